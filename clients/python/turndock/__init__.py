@@ -1,0 +1,1 @@
+"""The Turndock SDK: client, plug-in side and conformance kit."""

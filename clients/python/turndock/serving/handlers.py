@@ -1,0 +1,103 @@
+"""From a port's methods to gRPC handlers: one rule for every contract.
+
+The RPC `SaveSession` of a service is the method `save_session` of its port. A method that is not there is an ability
+that is not offered, and answers UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from turndock.errors import not_offered
+from turndock.wire import method_name
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[Any, Context], Awaitable[Any]]
+"""An RPC's own way to answer: takes the request (or their iterator) and the context; streams by `context.write`."""
+
+
+def add_port(
+    server: grpc.aio.Server,
+    service: ServiceDescriptor,
+    port: object,
+    *,
+    own: Mapping[str, Handler] | None = None,
+    encoded: Collection[str] = (),
+) -> None:
+    """Serve a port as a service.
+
+    `own` handles some RPCs, by name, otherwise than by calling the port's method. The RPCs named in `encoded` answer
+    with bytes: messages that were encoded before, once for everybody who gets them.
+    """
+    handlers = {
+        rpc.name: _rpc_handler(
+            rpc, (own or {}).get(rpc.name) or _method_handler(rpc, port), encoded=rpc.name in encoded
+        )
+        for rpc in service.methods
+    }
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, handlers)])
+    server.add_registered_method_handlers(service.full_name, handlers)
+
+
+async def close_stream(stream: object) -> None:
+    """Close an async generator; other iterators have nothing to close."""
+    close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _rpc_handler(
+    rpc: MethodDescriptor, behavior: Handler, *, encoded: bool
+) -> grpc.RpcMethodHandler[Any, Any]:
+    factory = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[rpc.client_streaming, rpc.server_streaming]
+    return factory(
+        behavior,
+        request_deserializer=GetMessageClass(rpc.input_type).FromString,
+        response_serializer=None if encoded else GetMessageClass(rpc.output_type).SerializeToString,
+    )
+
+
+def _method_handler(rpc: MethodDescriptor, port: object) -> Handler:
+    method: Callable[[Any], Any] | None = getattr(port, method_name(rpc.name), None)
+    if method is None:
+        return _absent(f"{rpc.containing_service.name}.{rpc.name}")
+    return _streaming(method) if rpc.server_streaming else _answering(method)
+
+
+def _answering(method: Callable[[Any], Awaitable[Any]]) -> Handler:
+    async def answer(request: Any, _: Context) -> Any:
+        return await method(request)
+
+    return answer
+
+
+def _streaming(method: Callable[[Any], AsyncIterator[Any]]) -> Handler:
+    async def stream(request: Any, context: Context) -> None:
+        # At once: a caller must see that its call stands although nothing has happened yet.
+        await context.send_initial_metadata(())
+        responses = method(request)
+        try:
+            async for response in responses:
+                await context.write(response)
+        finally:
+            await close_stream(responses)
+
+    return stream
+
+
+def _absent(call: str) -> Handler:
+    async def refuse(_: Any, __: Context) -> Any:
+        raise not_offered(call)
+
+    return refuse

@@ -1,0 +1,183 @@
+"""The life of a plug-in's process: listen, say what is there, serve, and stop when told or when the parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from turndock.errors import invalid
+from turndock.plugin.v1 import DescribeResponse
+from turndock.ports import (
+    AgentPersistence,
+    ArtifactStore,
+    Backend,
+    Behavior,
+    Maintenance,
+    Query,
+    SessionStore,
+)
+from turndock.serving.contracts import PLUGIN, Ports, Probe, add_plugin
+from turndock.types.v1 import Limits
+from turndock.wire import MAX_MESSAGE_BYTES, Endpoint, bind, new_server, parse_endpoint
+
+ENDPOINT_VARIABLE: Final = "TURNDOCK_PLUGIN_ENDPOINT"
+"""Environment variable by which a host that starts a plug-in tells it where to listen."""
+
+_PARENT_POLL_S: Final = 1.0
+
+_log = logging.getLogger("turndock.serving")
+
+
+async def serve(
+    *,
+    name: str,
+    version: str,
+    backend: Backend | None = None,
+    behavior: Behavior | None = None,
+    session_store: SessionStore | None = None,
+    artifact_store: ArtifactStore | None = None,
+    query: Query | None = None,
+    maintenance: Maintenance | None = None,
+    agent_persistence: AgentPersistence | None = None,
+    endpoint: str | None = None,
+    probe: Probe | None = None,
+    limits: Limits | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+    insecure: bool = False,
+    grace: float = 5.0,
+    stop: asyncio.Event | None = None,
+    on_ready: Callable[[Endpoint], None] | None = None,
+) -> None:
+    """Serve ports until SIGTERM or SIGINT, until `stop` is set, or until the process that started this one is gone.
+
+    Args:
+        name: Name of the plug-in, for people and logs.
+        version: Its own version.
+        backend: A backend to serve; likewise every further port.
+        behavior: See `backend`.
+        session_store: See `backend`.
+        artifact_store: See `backend`.
+        query: See `backend`.
+        maintenance: See `backend`.
+        agent_persistence: See `backend`.
+        endpoint: Where to listen: `unix:/path` or `host:port`. Unset: what `TURNDOCK_PLUGIN_ENDPOINT` says.
+        probe: Says whether the process can work now; unset = it always can.
+        limits: The sizes the plug-in accepts; unset fields are the defaults.
+        credentials: TLS. Needed beyond this machine, unless `insecure` is set.
+        insecure: Allow other machines to reach the plug-in without encryption.
+        grace: Seconds that calls under way may take to end when the process stops.
+        stop: Stops the process when it is set.
+        on_ready: Called once with the endpoint when the process listens.
+
+    Raises:
+        TurndockError: An argument is wrong (VALIDATION_ERROR).
+        OSError: It is not possible to listen there.
+    """
+    ports = Ports(
+        backend=backend,
+        behavior=behavior,
+        session_store=session_store,
+        artifact_store=artifact_store,
+        query=query,
+        maintenance=maintenance,
+        agent_persistence=agent_persistence,
+    )
+    where = _where(endpoint, secure=credentials is not None or insecure)
+    server = new_server()
+    services = [PLUGIN, *ports.add_to(server)]
+    description = DescribeResponse(
+        name=name, version=version, contracts=ports.contracts(), limits=limits or Limits()
+    )
+    if not description.limits.HasField("max_message_bytes"):
+        description.limits.max_message_bytes = MAX_MESSAGE_BYTES
+    add_plugin(server, description, probe)
+    state = health.aio.HealthServicer()
+    for service in services:
+        await state.set(service.full_name, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    names = [service.full_name for service in services]
+    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+
+    where = bind(server, where, credentials=credentials)
+    async with _stop_signal(stop or asyncio.Event(), follow_parent=endpoint is None) as stopped:
+        await server.start()
+        _log.info("%s %s listens at %s", name, version, where)
+        if on_ready is not None:
+            on_ready(where)
+        await stopped.wait()
+        await state.enter_graceful_shutdown()
+        await server.stop(grace)
+
+
+def _where(endpoint: str | None, *, secure: bool) -> Endpoint:
+    field = "endpoint" if endpoint is not None else ENDPOINT_VARIABLE
+    text = endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE, "")
+    if not text:
+        raise invalid(field, "must say where to listen: unix:/path or host:port")
+    where = parse_endpoint(text, field)
+    if not where.is_local and not secure:
+        raise invalid(
+            field, f"{where} can be reached from other machines; pass credentials, or insecure=True"
+        )
+    return where
+
+
+@contextlib.asynccontextmanager
+async def _stop_signal(stop: asyncio.Event, *, follow_parent: bool) -> AsyncGenerator[asyncio.Event]:
+    """The event, which SIGTERM, SIGINT and the parent's end set, too, as long as the block runs."""
+    loop = asyncio.get_running_loop()
+    handled: list[signal.Signals] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            # Not on Windows and not in threads; there the caller stops us.
+            loop.add_signal_handler(number, stop.set)
+            handled.append(number)
+    watcher = asyncio.create_task(_parent_gone(stop)) if follow_parent else None
+    try:
+        yield stop
+    finally:
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+
+async def _parent_gone(stop: asyncio.Event) -> None:
+    """Set `stop` when the process that started this one has ended."""
+    parent = os.getppid()
+    descriptor = _open_process(parent)
+    if descriptor is None:
+        while os.getppid() == parent:  # noqa: ASYNC110 - this system has no event for it
+            await asyncio.sleep(_PARENT_POLL_S)
+    else:
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+    _log.warning("the process that started this one is gone")
+    stop.set()
+
+
+def _open_process(process_id: int) -> int | None:
+    """A file descriptor that becomes readable when the process ends, where the system has that."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.pidfd_open(process_id)
+    except OSError:
+        return None

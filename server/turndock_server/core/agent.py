@@ -1,0 +1,574 @@
+"""An agent at work: the loop that takes its turns, one at a time.
+
+The position in this code *is* the state; `Phase` only says it to others. The loop runs while there is work and ends
+when there is none. Everything it acknowledges is in the store first. When the store refuses a write (another owner has
+the session, or it cannot be reached) the loop raises, its host drops the agent, and the rows tell the next owner what
+to do: an agent is never mended in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from turndock import events
+from turndock.agent.v1 import AgentStatus
+from turndock.backend.v1 import PromptRequest
+from turndock.behavior.v1 import Decision
+from turndock.errors import TurndockError
+from turndock.ports import Backend
+from turndock.store.v1 import (
+    AppendEventsRequest,
+    ClaimAgentResponse,
+    EnqueueRunRequest,
+    FlushRequest,
+    FlushResponse,
+    SaveSessionRequest,
+)
+from turndock.types.v1 import (
+    BackendSession,
+    Event,
+    EventBatch,
+    EventType,
+    Failure,
+    Fence,
+    HostLostPolicy,
+    Response,
+    Run,
+    RunStatus,
+    Session,
+    SessionChanged,
+)
+from turndock_server.core import accounts, attach, history, transcript
+from turndock_server.core.attach import BackendNotReady
+from turndock_server.core.capture import Capture
+from turndock_server.core.conduct import Conduct
+from turndock_server.core.environment import AgentEnds, Environment
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.intake import Intake
+from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
+from turndock_server.core.mailbox import Mailbox
+from turndock_server.core.turn import Turn, TurnHooks
+
+MAX_ATTEMPTS = 3
+"""A run whose host died this often fails even if its agent asked for retries: it may be what kills the host."""
+
+
+class Agent:
+    """One claimed agent. Made by its host from a claim; lives until its host drops it."""
+
+    __slots__ = (
+        "_applied",
+        "_attaching",
+        "_begin_lock",
+        "_conduct",
+        "_env",
+        "_kill",
+        "_turn",
+        "_unsettled",
+        "backend_ready",
+        "current_run_id",
+        "epoch",
+        "key",
+        "last_activity",
+        "last_activity_us",
+        "mailbox",
+        "phase",
+        "session",
+    )
+
+    def __init__(
+        self, env: Environment, key: AgentKey, claim: ClaimAgentResponse, *, backend_ready: bool = False
+    ) -> None:
+        self.key = key
+        self.epoch = claim.epoch
+        self.session = Session()
+        """The session as this agent knows it, which is how it will next be saved."""
+        self.session.CopyFrom(claim.session)
+        self.phase = Phase.IDLE
+        self.mailbox = Mailbox()
+        self.current_run_id = ""
+        """The run whose turn is under way, from the moment it begins to that of its terminal; empty = none."""
+        self.backend_ready = backend_ready
+        self.last_activity = time.monotonic()
+        self.last_activity_us = events.now_us()
+        self._env = env
+        self._turn: Turn | None = None
+        self._kill: Kill | None = None
+        self._attaching = False
+        self._begin_lock: asyncio.Lock | None = None
+        self._applied: list[tuple[int, asyncio.Future[None]]] | None = None
+        record = self.session.agent
+        self._conduct = Conduct(
+            env.behavior(record.definition.behavior),
+            key.scope,
+            self.session.id,
+            record.definition.agent_name,
+            record.state_json,
+        )
+        self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
+        for run in claim.runs:
+            if run.status == RunStatus.RUN_STATUS_PENDING:
+                self.mailbox.put(run)
+
+    # --- The loop ------------------------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Do everything there is to do, in order; return when there is nothing more.
+
+        Raises `TurndockError` when the store refuses a write, `AgentEnds` when the agent cannot go on.
+        """
+        await self.settle_lost_runs()
+        if not self.session.agent.ready:
+            await self._pre_run()
+        while not self.stopping:
+            await self._drain_notifications()
+            run = self.next_run()
+            if run is None:
+                return
+            await self._take_turn(run)
+
+    def next_run(self) -> Run | None:
+        """The run that would be dispatched now; None while halted or when none waits."""
+        return None if self.session.agent.halted else self.mailbox.next()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `work` would do something."""
+        if self._unsettled or self.mailbox.pending_notifications or not self.session.agent.ready:
+            return True
+        return self.next_run() is not None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further turn may begin."""
+        return self._kill in (Kill.STOP, Kill.SHUTDOWN)
+
+    async def _take_turn(self, run: Run) -> None:
+        """One run, from the mailbox to its end."""
+        async with self.begin_lock:
+            if self.mailbox.next() is not run:
+                return  # It was edited, moved or cancelled while this waited.
+            verdict = await self._conduct.pre_turn(run)
+            failure = verdict.failure or accounts.exhausted(self.session, run)
+            if failure is not None:
+                await self._refuse(run, failure, halt=verdict.halt)
+                return
+            try:
+                run = await self._begin(run, verdict.prompt)
+            except TurndockError as error:
+                if error.reason != "INVALID_TRANSITION":
+                    raise
+                self.mailbox.remove(run.id)  # Its row says that it no longer waits.
+                return
+        await self._settle(run, await self._run_turn(run, verdict.prompt))
+
+    @property
+    def begin_lock(self) -> asyncio.Lock:
+        """Held while a waiting run becomes a running one; whoever edits or cancels a waiting run holds it too."""
+        if self._begin_lock is None:
+            self._begin_lock = asyncio.Lock()
+        return self._begin_lock
+
+    # --- From outside --------------------------------------------------------------------------------------------
+
+    def kill(self, kill: Kill, run_id: str = "") -> bool:
+        """End the turn under way (of that run, if one is named); False if there is none."""
+        if kill in (Kill.STOP, Kill.SHUTDOWN):
+            self._kill = kill
+        if run_id and run_id != self.current_run_id:
+            return False
+        if self._attaching:
+            self._kill = self._kill or kill  # The turn is killed as soon as it exists.
+            return True
+        return self._turn is not None and self._turn.kill(kill)
+
+    def wind_down(self) -> None:
+        """Let the turn under way come to its end, and begin no other."""
+        self._kill = self._kill or Kill.SHUTDOWN
+
+    def touch(self) -> None:
+        """Something happened: put the idle shutdown off."""
+        self.last_activity = time.monotonic()
+        self.last_activity_us = events.now_us()
+
+    async def notify(self, event: Event) -> tuple[Event, bool]:
+        """Store a notification and queue it; as stored, and whether it was known already."""
+        request = AppendEventsRequest(scope=self.key.scope, events=[event], fence=self._fence())
+        result = (await self._env.journal.append_events(request)).results[0]
+        if not result.duplicate:
+            self.mailbox.notify(result.event)
+        return result.event, result.duplicate
+
+    def applied(self, sequence: int) -> asyncio.Future[None]:
+        """Done when the effect of the notification with this number is stored."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.session.agent.notified_sequence >= sequence:
+            waiter.set_result(None)
+        else:
+            self._applied = [*(self._applied or ()), (sequence, waiter)]
+        return waiter
+
+    def abandon(self) -> None:
+        """The agent is out of memory: whoever waits on it must ask again."""
+        for _, waiter in self._applied or ():
+            if not waiter.done():
+                waiter.set_exception(TurndockError("UNAVAILABLE", "the agent left memory; ask again"))
+        self._applied = None
+
+    async def set_halted(self, halted: bool) -> None:
+        """Freeze or thaw the mailbox."""
+        if self.session.agent.halted != halted:
+            self.session.agent.halted = halted
+            await self.save_session()
+            self.publish_status()
+
+    def ended(self) -> None:
+        """The agent is stopped for good."""
+        self._enter(Phase.STOPPED)
+
+    async def terminate(self, reason: str, failure: Failure | None = None) -> None:
+        """Tell the behavior and the backend that the agent ends."""
+        await self._conduct.terminate(reason, failure)
+        await attach.terminate(self._backend(), self.key.scope, self.session.agent.backend_session)
+
+    def status(self) -> AgentStatus:
+        """The agent as seen from outside."""
+        record = self.session.agent
+        return AgentStatus(
+            agent_name=record.definition.agent_name,
+            session_id=self.session.id,
+            phase=self.phase.value,
+            halted=record.halted,
+            queued=len(self.mailbox),
+            current_run_id=self.current_run_id,
+            state_json=self._conduct.state_json,
+            persistence_failures=record.persistence_failures,
+            last_sequence=self.session.last_sequence,
+            definition=record.definition,
+            turn_count=record.turn_count,
+            total_usage=record.total_usage,
+            title=record.title,
+            last_activity_us=self.last_activity_us,
+            incarnation=self.session.incarnation,
+            pending_notifications=self.mailbox.pending_notifications,
+        )
+
+    def publish_status(self) -> None:
+        """Show the status to whoever watches it."""
+        self._env.publish_status(self)
+
+    # --- A turn's beginning --------------------------------------------------------------------------------------
+
+    async def _begin(self, run: Run, prompt: str) -> Run:
+        """PENDING → RUNNING, with the events that say so, in one transaction."""
+        started = Run()
+        started.CopyFrom(run)
+        started.status = RunStatus.RUN_STATUS_RUNNING
+        started.attempt = max(run.attempt, 1)
+        started.started_at_us = events.now_us()
+        started.provider = self.session.agent.definition.backend
+        await self._flush(started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING)
+        self.mailbox.remove(run.id)
+        self.current_run_id, self._attaching = run.id, True
+        self._enter(Phase.PROCESSING)
+        return started
+
+    async def _run_turn(self, run: Run, prompt: str) -> Outcome:
+        """The backend's part. A backend that cannot be had fails the turn like any other fault."""
+        record = self.session.agent
+        definition, limits = record.definition, record.definition.limits
+        try:
+            await self._attach_backend()
+        except BackendNotReady as error:
+            kill = self._kill
+            failure = Failure(reason=kill.value) if kill else error.failure
+            return Outcome(terminal=failure, session=record.backend_session, kill=kill)
+        finally:
+            self._attaching = False
+        turn = self._turn = Turn(
+            self._backend(),
+            PromptRequest(
+                scope=self.key.scope,
+                session=record.backend_session,
+                prompt=prompt,
+                run_id=run.id,
+                attempt=run.attempt,
+                session_id=self.session.id,
+                agent_name=definition.agent_name,
+                metadata_json=run.metadata_json,
+            ),
+            Intake(self.session.id, run.id, definition.backend, run.correlation_id),
+            Capture.within(limits),
+            TurnHooks(
+                store=self._append,
+                keep_session=self._keep_backend_session,
+                observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
+            ),
+            watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
+            inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
+        )
+        if self._kill is not None and self._kill is not Kill.SHUTDOWN:
+            turn.kill(self._kill)
+        return await turn.run()
+
+    async def _attach_backend(self) -> None:
+        """Take the backend's conversation up again after a wake; nothing to do otherwise."""
+        if self.backend_ready:
+            return
+        record = self.session.agent
+        attached = await attach.patiently(
+            lambda: attach.resume_or_start(
+                self._backend(), self.key.scope, self.session.id, record.definition, record.backend_session
+            ),
+            self._env.backend_wait_s,
+            given_up=lambda: self._kill is not None,
+        )
+        record.backend_session.CopyFrom(attached.session)
+        self.backend_ready = True
+        changed = SessionChanged(reason="woken", restored_backend=attached.restored)
+        await self._append(
+            [transcript.session_event(self.session.id, EventType.EVENT_TYPE_SESSION_RESUMED, changed)]
+        )
+
+    def _backend(self) -> Backend:
+        return self._env.backend(self.session.agent.definition.backend)
+
+    # --- A turn's end --------------------------------------------------------------------------------------------
+
+    async def _settle(self, run: Run, outcome: Outcome) -> None:
+        """The one terminal write, then all that follows from it, in the order callers may rely on."""
+        ended, response = await self._write_terminal(run, outcome)
+        await self._decide(ended, response)
+        self.current_run_id = ""
+        self._enter(Phase.IDLE)
+        self._env.settled(self.key, ended, response)
+
+    async def _write_terminal(self, run: Run, outcome: Outcome) -> tuple[Run, Response | None]:
+        """Flush what the turn left and its terminal; the run as it ended and, if it succeeded, its response."""
+        turn, self._turn = self._turn, None
+        self._kill = self._kill if self.stopping else None
+        ended = transcript.ended_run(run, outcome, decision_pending=self._conduct.present)
+        closing = transcript.closing(ended, outcome)
+        if self._conduct.observes and outcome.kill is None:
+            await self._conduct.observe(run, closing[-1:])
+        response = transcript.response(outcome, closing[-1], turn)
+        if response is not None:
+            ended.response.CopyFrom(transcript.without_events(response))
+        record = self.session.agent
+        record.backend_session.CopyFrom(outcome.session)
+        record.turn_count += 1
+        accounts.add_usage(record.total_usage, outcome.usage)
+        stored = await self._flush(ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING)
+        if response is not None and turn is not None:
+            turn.stored([result.event for result in stored.results])
+            transcript.with_events(response, turn.kept, stored.results[-1].event)
+        return ended, response
+
+    async def _decide(self, run: Run, response: Response | None) -> None:
+        """The behavior's decision on an ended run, and what follows from it."""
+        if not self._conduct.present:
+            await self._drain_notifications()
+            return
+        failure = run.failure if response is None else None
+        halted_before = self.session.agent.halted
+        if response is not None:
+            decision = await self._conduct.respond(run, response)
+        else:
+            decision = await self._conduct.fail(run, run.failure)
+        chained = self._apply(run, decision)
+        await self._conduct.post_turn(run, response, failure, decision)
+        await self._hear_notifications()
+        await self._post_run(halted_before, run.id)
+        await self._save_decision(run, chained)
+
+    def _apply(self, run: Run, decision: Decision) -> Run | None:
+        """Let a decision take effect in memory; the chained run if it asks for one."""
+        record = self.session.agent
+        if decision.HasField("prompt"):
+            record.chain_length += 1
+            return transcript.chained_run(run, decision.prompt)
+        record.chain_length = 0
+        record.halted = record.halted or decision.HasField("halt")
+        return None
+
+    async def _save_decision(self, run: Run, chained: Run | None) -> None:
+        """One transaction: the state, the decision done, and the chained run at the mailbox's front."""
+        done = Run()
+        done.CopyFrom(run)
+        done.decision_pending = False
+        stored = await self._flush(done, (), expected=run.status, chained=chained)
+        if stored.HasField("chained_run"):
+            self.mailbox.put(stored.chained_run)
+        self._tell_applied()
+
+    async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
+        """End a run whose turn does not take place: no backend, no decision, no post_turn."""
+        halted_before = self.session.agent.halted
+        self.session.agent.halted = halted_before or halt
+        ended = transcript.refused_run(run, failure)
+        await self._post_run(halted_before, run.id)
+        await self._flush(ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING)
+        self.mailbox.remove(run.id)
+        self.publish_status()
+        self._env.settled(self.key, ended, None)
+
+    async def _post_run(self, halted_before: bool, run_id: str) -> None:
+        """The hook that comes once for each time the agent halts."""
+        if self.session.agent.halted and not halted_before:
+            await self._conduct.post_run("halted", run_id)
+
+    # --- Notifications -------------------------------------------------------------------------------------------
+
+    async def _drain_notifications(self) -> None:
+        """Apply every waiting notification and store their effect."""
+        halted_before = self.session.agent.halted
+        if await self._hear_notifications():
+            await self._post_run(halted_before, "")
+            await self.save_session()
+            self._tell_applied()
+            self.publish_status()
+
+    async def _hear_notifications(self) -> bool:
+        """Hand every waiting notification to the behavior, in order; a halt among them does not stop the others."""
+        record = self.session.agent
+        heard = False
+        while (notification := self.mailbox.take_notification()) is not None:
+            if notification.sequence <= record.notified_sequence:
+                continue
+            decision = await self._conduct.handle(notification, halted=record.halted)
+            record.halted = record.halted or decision.HasField("halt")
+            if decision.HasField("prompt"):
+                # Stored before the notification counts as applied; its id makes a second try harmless.
+                run = transcript.event_run(self.session.id, notification, decision.prompt)
+                request = EnqueueRunRequest(scope=self.key.scope, run=run, fence=self._fence())
+                self.mailbox.put((await self._env.journal.enqueue_run(request)).run)
+            record.notified_sequence = notification.sequence
+            heard = True
+        return heard
+
+    def _tell_applied(self) -> None:
+        if self._applied is None:
+            return
+        through = self.session.agent.notified_sequence
+        for sequence, waiter in self._applied:
+            if sequence <= through and not waiter.done():
+                waiter.set_result(None)
+        self._applied = [entry for entry in self._applied if entry[0] > through] or None
+
+    # --- Coming back ---------------------------------------------------------------------------------------------
+
+    async def _pre_run(self) -> None:
+        """The hook before the first turn, once in an agent's life."""
+        failure = await self._conduct.pre_run()
+        if failure is not None:
+            message = failure.message or failure.reason
+            raise AgentEnds(Failure(reason="pre_run_failed", message=message, causes=[failure.reason]))
+        self.session.agent.ready = True
+        await self.save_session()
+
+    async def settle_lost_runs(self) -> None:
+        """Settle what the last owner left: a turn that was under way, a decision that was due."""
+        while self._unsettled:
+            await self._settle_lost(self._unsettled.pop(0))
+
+    async def load_notifications(self) -> None:
+        """Take in the notifications whose effect the last owner did not store."""
+        async for event in history.notifications(
+            self._env.journal, self.key, self.session.agent.notified_sequence
+        ):
+            self.mailbox.notify(event)
+
+    async def say_goodbye(self, reason: str) -> None:
+        """The agent leaves memory: store its state and an event that says so."""
+        await self._append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
+        await self.save_session()
+        self._enter(Phase.DORMANT)
+
+    async def _settle_lost(self, run: Run) -> None:
+        """A run that was under way, or waited for its decision, when its host died."""
+        journal = self._env.journal
+        if is_terminal(run.status):
+            limits = self.session.agent.definition.limits
+            await self._decide(run, await history.response_of(journal, self.key, run, limits))
+            return
+        policy = self.session.agent.definition.limits.host_lost_policy
+        if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:
+            again = transcript.next_attempt(run)
+            superseded = transcript.attempt_superseded(run)
+            await self._flush(again, [superseded], expected=RunStatus.RUN_STATUS_RUNNING)
+            self.mailbox.put(again)
+            return
+        self._enter(Phase.PROCESSING)
+        self.current_run_id = run.id
+        failure = Failure(
+            reason="host_lost",
+            message="the host that ran this turn ended in the middle of it",
+            retryable=True,
+        )
+        lost = Outcome(
+            terminal=failure,
+            session=self.session.agent.backend_session,
+            open_tools=await history.open_tools(journal, self.key, run.id),
+        )
+        await self._settle(run, lost)
+
+    # --- Writing -------------------------------------------------------------------------------------------------
+
+    async def save_session(self, request_id: str = "") -> None:
+        """Store the session as it is in memory."""
+        request = SaveSessionRequest(
+            scope=self.key.scope, request_id=request_id, session=self._session_now(), fence=self._fence()
+        )
+        await self._env.journal.save_session(request)
+
+    async def _append(self, batch: Sequence[Event]) -> Sequence[Event]:
+        """Store events of this agent; as stored."""
+        request = AppendEventsRequest(
+            scope=self.key.scope, events=batch, fence=self._fence(), strict_duplicates=True
+        )
+        results = (await self._env.journal.append_events(request)).results
+        self.session.last_sequence = results[-1].event.sequence
+        return [result.event for result in results]
+
+    async def _flush(
+        self,
+        run: Run,
+        batch: Sequence[Event],
+        *,
+        expected: RunStatus.ValueType,
+        chained: Run | None = None,
+    ) -> FlushResponse:
+        """Store the session, a run and events in one transaction, if the run still has the expected status."""
+        request = FlushRequest(
+            scope=self.key.scope,
+            session=self._session_now(),
+            run=run,
+            events=EventBatch(events=batch),
+            expected_run_status=expected,
+            fence=self._fence(),
+            strict_duplicates=True,
+            chained_run=chained,
+        )
+        response = await self._env.journal.flush(request)
+        self.session.last_sequence = response.head
+        return response
+
+    async def _keep_backend_session(self, backend_session: BackendSession) -> None:
+        """Store a checkpoint."""
+        self.session.agent.backend_session.CopyFrom(backend_session)
+        await self.save_session()
+
+    def _session_now(self) -> Session:
+        self.session.agent.state_json = self._conduct.state_json
+        self.session.updated_at_us = events.now_us()
+        return self.session
+
+    def _fence(self) -> Fence:
+        return Fence(epoch=self.epoch)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = move(self.phase, phase)
+        self.touch()
+        self.publish_status()

@@ -1,0 +1,118 @@
+"""Getting an agent's backend ready: a new conversation, or the old one taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from turndock import events
+from turndock.backend.v1 import ResumeSessionRequest, StartSessionRequest, TerminateSessionRequest
+from turndock.errors import Code, TurndockError, is_not_offered
+from turndock.ports import Backend
+from turndock.types.v1 import AgentDefinition, BackendSession, Failure, Scope
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A backend session that can be prompted."""
+
+    session: BackendSession
+    restored: bool
+    """Whether the backend took its own conversation up again."""
+
+
+async def start(
+    backend: Backend, scope: Scope | None, session_id: str, definition: AgentDefinition
+) -> BackendSession:
+    """A new conversation. Raises whatever `TurndockError` the backend answers."""
+    request = StartSessionRequest(
+        scope=scope,
+        request_id=events.new_id(),
+        session_id=session_id,
+        agent_name=definition.agent_name,
+        config_json=definition.backend_config_json,
+    )
+    return (await backend.start_session(request)).session
+
+
+async def resume_or_start(
+    backend: Backend,
+    scope: Scope | None,
+    session_id: str,
+    definition: AgentDefinition,
+    remembered: BackendSession,
+) -> Attached:
+    """The old conversation if the backend can take it up and still has it; a new one otherwise."""
+    if "resume_session" in backend.capabilities and (remembered.data or remembered.provider_session_id):
+        request = ResumeSessionRequest(
+            scope=scope,
+            request_id=events.new_id(),
+            session_id=session_id,
+            agent_name=definition.agent_name,
+            config_json=definition.backend_config_json,
+            session=remembered,
+        )
+        try:
+            return Attached((await backend.resume_session(request)).session, restored=True)
+        except TurndockError as error:
+            if error.code is not Code.NOT_FOUND and not is_not_offered(error):
+                raise
+    return Attached(await start(backend, scope, session_id, definition), restored=False)
+
+
+class BackendNotReady(Exception):
+    """The backend could not be attached; `failure` is what the turn that needed it ends with."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[Attached]], patience_s: float, given_up: Callable[[], bool]
+) -> Attached:
+    """Try until it works, as long as the errors say that trying again helps.
+
+    Raises `BackendNotReady` when patience ends, when `given_up` says so, or when an error is not retryable.
+    """
+    deadline = time.monotonic() + patience_s
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await attempt()
+        except TurndockError as error:
+            if not error.retryable or given_up() or time.monotonic() + pause > deadline:
+                raise BackendNotReady(start_failure(error)) from error
+            log.warning("the backend cannot be reached, trying again in %.1f s: %s", pause, error)
+        except Exception as error:
+            raise BackendNotReady(start_failure(error)) from error
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def start_failure(error: Exception) -> Failure:
+    """What a backend that does not start leaves of its error."""
+    if isinstance(error, TurndockError):
+        return Failure(
+            reason="backend_start_failed",
+            message=error.message,
+            retryable=error.retryable,
+            causes=[error.reason.lower()],
+        )
+    return Failure(reason="backend_start_failed", message=f"{type(error).__name__}: {error}"[:1024])
+
+
+async def terminate(backend: Backend, scope: Scope | None, session: BackendSession) -> None:
+    """Let the backend release a session. What it answers changes nothing: the agent is gone."""
+    try:
+        await backend.terminate_session(TerminateSessionRequest(scope=scope, session=session))
+    except Exception:
+        log.warning("the backend did not release its session", exc_info=True)

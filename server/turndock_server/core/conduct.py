@@ -1,0 +1,232 @@
+"""One agent's behavior and the state it keeps: every call to it, and what a call that fails means.
+
+A behavior never breaks a turn. A hook that raises, takes too long or answers nonsense is logged and counts as what its
+row below says; its change of state is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from turndock import jsontext
+from turndock.behavior.v1 import (
+    Decision,
+    HandleErrorRequest,
+    HandleEventRequest,
+    HandleResponseRequest,
+    HandleStreamEventRequest,
+    Noreply,
+    PostRunRequest,
+    PostTurnRequest,
+    PreRunRequest,
+    PreTurnRequest,
+    PreTurnResponse,
+    TerminateAgentRequest,
+)
+from turndock.errors import TurndockError
+from turndock.ports import Behavior
+from turndock.types.v1 import Event, Failure, Response, Run, Scope
+
+log = logging.getLogger(__name__)
+
+NOREPLY = Decision(noreply=Noreply())
+
+
+class _Answer(Protocol):
+    """Every answer of a behavior may carry a new state."""
+
+    state_json: str
+
+    def HasField(self, field_name: Any, /) -> bool: ...  # protobuf's own name
+
+
+A = TypeVar("A", bound=_Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `pre_turn` makes of a run."""
+
+    prompt: str
+    failure: Failure | None = None
+    """Set when the turn does not take place."""
+    halt: bool = False
+
+
+class Conduct:
+    """Calls one agent's behavior; without one, every decision is NOREPLY."""
+
+    __slots__ = ("_agent_name", "_behavior", "_scope", "_session_id", "state_json")
+
+    def __init__(
+        self,
+        behavior: Behavior | None,
+        scope: Scope | None,
+        session_id: str,
+        agent_name: str,
+        state_json: str,
+    ) -> None:
+        self._behavior = behavior
+        self._scope = scope
+        self._session_id = session_id
+        self._agent_name = agent_name
+        self.state_json = state_json
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a behavior at all."""
+        return self._behavior is not None
+
+    @property
+    def observes(self) -> bool:
+        """Whether the behavior wants to see a turn's events."""
+        return self._offers("handle_stream_event")
+
+    async def pre_run(self) -> Failure | None:
+        """Before the first turn. Unlike every other hook, one that fails ends the agent."""
+        if self._behavior is None or not self._offers("pre_run"):
+            return None
+        request = PreRunRequest(**self._about("pre_run"))
+        try:
+            answer = await self._behavior.pre_run(request)
+            self._keep_state("pre_run", answer)
+        except TurndockError as error:
+            return Failure(reason=error.reason.lower(), message=error.message)
+        except Exception as error:
+            log.exception("pre_run of agent %s raised", self._agent_name)
+            return Failure(reason="pre_run_raised", message=f"{type(error).__name__}: {error}"[:1024])
+        return answer.failure if answer.HasField("failure") else None
+
+    async def pre_turn(self, run: Run) -> Verdict:
+        """Before each turn. A raise is a skip; an answer without a meaning is `pre_turn_invalid`."""
+        if self._behavior is None or not self._offers("pre_turn"):
+            return Verdict(run.prompt)
+        request = PreTurnRequest(**self._about(f"{run.id}/{run.attempt}/pre_turn"), run=run)
+        answer = await self._call("pre_turn", self._behavior.pre_turn(request))
+        return self._verdict(run, answer)
+
+    async def observe(self, run: Run, events: Sequence[Event]) -> None:
+        """During a turn, in the events' order."""
+        if self._behavior is None or not self.observes:
+            return
+        request = HandleStreamEventRequest(
+            **self._about(""), run_id=run.id, attempt=run.attempt, events=events
+        )
+        await self._call("handle_stream_event", self._behavior.handle_stream_event(request))
+
+    async def respond(self, run: Run, response: Response) -> Decision:
+        """After a turn that succeeded. A raise is NOREPLY."""
+        if self._behavior is None:
+            return NOREPLY
+        request = HandleResponseRequest(**self._about(f"{run.id}/response"), run=run, response=response)
+        answer = await self._call("handle_response", self._behavior.handle_response(request))
+        return answer.decision if answer else NOREPLY
+
+    async def fail(self, run: Run, failure: Failure) -> Decision:
+        """After a turn that failed. A raise is NOREPLY."""
+        if self._behavior is None or not self._offers("handle_error"):
+            return NOREPLY
+        request = HandleErrorRequest(**self._about(f"{run.id}/error"), run=run, failure=failure)
+        answer = await self._call("handle_error", self._behavior.handle_error(request))
+        return answer.decision if answer else NOREPLY
+
+    async def handle(self, notification: Event, *, halted: bool) -> Decision:
+        """A notification. A raise drops it and its change of state."""
+        if self._behavior is None or not self._offers("handle_event"):
+            return NOREPLY
+        request = HandleEventRequest(
+            **self._about(notification.id),
+            payload_json=notification.custom.data_json,
+            sequence=notification.sequence,
+            time_us=notification.time_us,
+            halted=halted,
+        )
+        answer = await self._call("handle_event", self._behavior.handle_event(request))
+        return answer.decision if answer else NOREPLY
+
+    async def post_turn(
+        self, run: Run, response: Response | None, failure: Failure | None, decision: Decision
+    ) -> None:
+        """After the decision; can change the state, not what follows."""
+        if self._behavior is None or not self._offers("post_turn"):
+            return
+        request = PostTurnRequest(
+            **self._about(f"{run.id}/post_turn"),
+            run=run,
+            response=response,
+            failure=failure,
+            decision=decision,
+        )
+        await self._call("post_turn", self._behavior.post_turn(request))
+
+    async def post_run(self, reason: str, run_id: str) -> None:
+        """Once for each time the agent halts."""
+        if self._behavior is None or not self._offers("post_run"):
+            return
+        request = PostRunRequest(**self._about(f"{run_id}/post_run"), reason=reason, run_id=run_id)
+        await self._call("post_run", self._behavior.post_run(request))
+
+    async def terminate(self, reason: str, failure: Failure | None = None) -> None:
+        """The agent ends."""
+        if self._behavior is None or not self._offers("terminate_agent"):
+            return
+        request = TerminateAgentRequest(**self._about("terminate"), reason=reason, failure=failure)
+        try:
+            await self._behavior.terminate_agent(request)
+        except Exception:
+            log.exception("terminate_agent of agent %s raised", self._agent_name)
+
+    def _verdict(self, run: Run, answer: PreTurnResponse | None) -> Verdict:
+        if answer is None:
+            return _no_turn(run, "pre_turn_skipped", "the pre_turn hook raised")
+        verdict = _no_turn(run, "pre_turn_invalid", "the pre_turn hook answered nothing that has a meaning")
+        match answer.WhichOneof("answer"):
+            case "proceed":
+                verdict = Verdict(run.prompt)
+            case "rewrite":
+                verdict = Verdict(jsontext.repair_text(answer.rewrite.prompt))
+            case "skip":
+                verdict = _no_turn(run, "pre_turn_skipped", answer.skip.reason)
+            case "halt":
+                halted = Failure(reason="pre_turn_halted", message=answer.halt.reason)
+                verdict = Verdict(run.prompt, halted, halt=True)
+            case "deny":
+                denied = answer.deny.failure if answer.deny.failure.reason else Failure(reason="pre_turn_denied")
+                verdict = Verdict(run.prompt, denied)
+            case _:
+                pass
+        return verdict
+
+    def _offers(self, call: str) -> bool:
+        return self._behavior is not None and call in self._behavior.capabilities
+
+    def _about(self, request_id: str) -> dict[str, Any]:
+        return {
+            "scope": self._scope,
+            "request_id": request_id,
+            "session_id": self._session_id,
+            "agent_name": self._agent_name,
+            "state_json": self.state_json,
+        }
+
+    async def _call(self, hook: str, answering: Awaitable[A]) -> A | None:
+        """The hook's answer with its state kept; None if it failed."""
+        try:
+            answer = await answering
+            self._keep_state(hook, answer)
+        except Exception:
+            log.exception("%s of agent %s raised", hook, self._agent_name)
+            return None
+        return answer
+
+    def _keep_state(self, hook: str, answer: _Answer) -> None:
+        if answer.HasField("state_json"):
+            jsontext.check(answer.state_json, f"{hook}.state_json")
+            self.state_json = answer.state_json
+
+
+def _no_turn(run: Run, reason: str, message: str) -> Verdict:
+    return Verdict(run.prompt, Failure(reason=reason, message=message))

@@ -1,0 +1,55 @@
+"""What an agent's loop is given: the journal, what is docked, and the ear of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from turndock.errors import invalid
+from turndock.ports import Backend, Behavior
+from turndock.types.v1 import Failure, Response, Run
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.journal import Journal
+
+if TYPE_CHECKING:
+    from turndock_server.core.agent import Agent
+
+
+class AgentEnds(Exception):
+    """Raised by the loop when the agent cannot go on at all: its `pre_run` hook failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What every agent of a host shares."""
+
+    journal: Journal
+    backends: Mapping[str, Backend]
+    behaviors: Mapping[str, Behavior]
+    settled: Callable[[AgentKey, Run, Response | None], None]
+    """Tells callers that wait for a run that it has ended."""
+    publish_status: Callable[[Agent], None]
+    """Shows an agent's status to whoever watches it."""
+    backend_wait_s: float = 30.0
+    """How long a turn waits for a backend that cannot be reached."""
+
+    def backend(self, name: str) -> Backend:
+        """The backend of that name. Raises INVALID_ARGUMENT naming those there are."""
+        try:
+            return self.backends[name]
+        except KeyError:
+            raise invalid("definition.backend", f"{name!r} is not one of {sorted(self.backends)}") from None
+
+    def behavior(self, name: str) -> Behavior | None:
+        """The behavior of that name; None for no name. Raises INVALID_ARGUMENT naming those there are."""
+        if not name:
+            return None
+        try:
+            return self.behaviors[name]
+        except KeyError:
+            raise invalid("definition.behavior", f"{name!r} is not one of {sorted(self.behaviors)}") from None

@@ -1,0 +1,355 @@
+"""The host: every verb on agents, over the roster of those that live and the rows of all others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+
+from turndock import events, jsontext
+from turndock.agent.v1 import (
+    AgentStatus,
+    InterruptOutcome,
+    InterruptRequest,
+    InterruptResponse,
+    ListAgentsResponse,
+    NotifyRequest,
+    NotifyResponse,
+    StopAgentRequest,
+    WatchRequest,
+)
+from turndock.errors import TurndockError, not_found
+from turndock.ports import Backend, Behavior
+from turndock.store.v1 import (
+    AppendEventsRequest,
+    GetSessionRequest,
+    ListRunsRequest,
+    ListSessionsRequest,
+)
+from turndock.types.v1 import (
+    AgentLimits,
+    AgentPhase,
+    EventType,
+    Failure,
+    Fence,
+    Page,
+    Run,
+    RunStatus,
+    Session,
+    SessionChanged,
+    SessionStatus,
+)
+from turndock_server.core import transcript
+from turndock_server.core.agent import Agent
+from turndock_server.core.dispatcher import Dispatcher, Signal
+from turndock_server.core.environment import Environment
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.journal import Journal
+from turndock_server.core.lifecycle import Kill, is_terminal
+from turndock_server.core.locks import KeyedLocks
+from turndock_server.core.roster import Roster
+from turndock_server.core.watch import ReadLog, WatchContext, watch
+
+MAX_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An agent found by its name or its session's id."""
+
+    key: AgentKey
+    session: Session
+    live: Agent | None
+
+
+class Host:
+    """Runs agents. `Starter` and `Prompts` are its other verbs."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        dispatcher: Dispatcher,
+        backends: Mapping[str, Backend],
+        behaviors: Mapping[str, Behavior],
+        *,
+        host_id: str,
+        sole_host: bool,
+        defaults: AgentLimits,
+        read_log: ReadLog,
+        backend_wait_s: float = 30.0,
+    ) -> None:
+        self.journal = journal
+        self.defaults = defaults
+        self.names: KeyedLocks[tuple[str | None, str]] = KeyedLocks()
+        """Held while an agent of that name is being started."""
+        self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
+        self.env = self.roster.env = Environment(
+            journal=journal,
+            backends=backends,
+            behaviors=behaviors,
+            settled=self.roster.settled,
+            publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
+            backend_wait_s=backend_wait_s,
+        )
+        self._stopping = asyncio.Event()
+        self._read_log = read_log
+        self._endings: set[asyncio.Task[None]] = set()
+
+    # --- Life of the host ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Settle what dead owners left and begin to work. Returns when the host may be called."""
+        await self.roster.start()
+
+    def end_watches(self) -> None:
+        """End every watch with its cursor, and refuse new work."""
+        self._stopping.set()
+        self.journal.feed.wake_all()
+
+    async def stop(self, grace_s: float) -> None:
+        """Settle or interrupt the turns under way within the grace, store every agent, give up every claim."""
+        self.end_watches()
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=grace_s)
+        await self.roster.stop(grace_s)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether new work is refused."""
+        return self._stopping.is_set()
+
+    def refuse_when_stopping(self) -> None:
+        """Raise SERVER_STOPPING once the host stops."""
+        if self.stopping:
+            raise TurndockError("SERVER_STOPPING", "the server is stopping")
+
+    # --- Finding -------------------------------------------------------------------------------------------------
+
+    async def locate(self, tenant: str | None, agent_name: str, session_id: str = "") -> Located:
+        """The agent of that name that has not stopped, or the agent of a session. Raises AGENT_NOT_FOUND, …"""
+        located = await self.locate_or_none(tenant, agent_name, session_id)
+        if located is None:
+            raise not_found("session", session_id) if session_id else not_found("agent", agent_name)
+        return located
+
+    async def locate_or_none(
+        self, tenant: str | None, agent_name: str, session_id: str = ""
+    ) -> Located | None:
+        """As `locate`, None if there is none."""
+        if session_id:
+            key = AgentKey(tenant, session_id)
+        else:
+            live_key = self.roster.key_of(tenant, agent_name)
+            if live_key is None:
+                return await self._locate_row(tenant, agent_name)
+            key = live_key
+        live = self.roster.get(key)
+        if live is not None:
+            return Located(key, live.session, live)
+        try:
+            found = await self.journal.get_session(
+                GetSessionRequest(scope=key.scope, session_id=key.session_id)
+            )
+        except TurndockError as error:
+            if error.reason == "SESSION_NOT_FOUND":
+                return None
+            raise
+        return Located(key, found.session, None) if found.session.HasField("agent") else None
+
+    async def _locate_row(self, tenant: str | None, agent_name: str) -> Located | None:
+        scope = AgentKey(tenant, "").scope
+        page = await self.journal.list_sessions(
+            ListSessionsRequest(scope=scope, agent_id=agent_name, live_agents_only=True, page=Page(limit=1))
+        )
+        if not page.sessions:
+            return None
+        session = page.sessions[0]
+        key = AgentKey(tenant, session.id)
+        return Located(key, session, self.roster.get(key))
+
+    async def claimed(self, located: Located) -> Agent:
+        """The located agent, awake."""
+        self.refuse_when_stopping()
+        if located.session.agent.stopped:
+            raise not_found("agent", located.session.agent_id)
+        return located.live or await self.roster.claimed(located.key)
+
+    # --- Status --------------------------------------------------------------------------------------------------
+
+    async def status(self, located: Located) -> AgentStatus:
+        """An agent's status; does not wake it."""
+        if located.live is not None:
+            return located.live.status()
+        session, record = located.session, located.session.agent
+        waiting = await self.journal.list_runs(
+            ListRunsRequest(
+                scope=located.key.scope,
+                session_id=session.id,
+                statuses=[RunStatus.RUN_STATUS_PENDING],
+                page=Page(limit=MAX_PAGE),
+            )
+        )
+        return AgentStatus(
+            agent_name=record.definition.agent_name,
+            session_id=session.id,
+            phase=AgentPhase.AGENT_PHASE_STOPPED if record.stopped else AgentPhase.AGENT_PHASE_DORMANT,
+            halted=record.halted,
+            queued=len(waiting.runs),
+            state_json=record.state_json,
+            persistence_failures=record.persistence_failures,
+            last_sequence=session.last_sequence,
+            definition=record.definition,
+            turn_count=record.turn_count,
+            total_usage=record.total_usage,
+            title=record.title,
+            last_activity_us=session.updated_at_us,
+            incarnation=session.incarnation,
+        )
+
+    async def list_agents(self, tenant: str | None, page: Page) -> ListAgentsResponse:
+        """A page of the scope's agents that have not stopped."""
+        scope = AgentKey(tenant, "").scope
+        found = await self.journal.list_sessions(
+            ListSessionsRequest(scope=scope, live_agents_only=True, page=page)
+        )
+        statuses: list[AgentStatus] = []
+        for session in found.sessions:
+            key = AgentKey(tenant, session.id)
+            statuses.append(await self.status(Located(key, session, self.roster.get(key))))
+        return ListAgentsResponse(agents=statuses, next_cursor=found.next_cursor)
+
+    # --- Verbs ---------------------------------------------------------------------------------------------------
+
+    async def stop_agent(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
+        """End an agent for good. A retry with the same `request_id` finds it stopped and says so again."""
+        located = await self.locate_or_none(tenant, request.agent_name)
+        if located is None:
+            return await self._stopped_before(tenant, request)
+        agent = await self.claimed(located)
+        agent.kill(Kill.STOP)
+        await self.roster.loop_ended(agent)
+        return await self._end(agent, request.reason or "stopped", request_id=request.request_id)
+
+    async def notify(self, located: Located, request: NotifyRequest) -> NotifyResponse:
+        """Store a notification, and let the agent hear it."""
+        jsontext.parse(request.payload_json, "payload_json")
+        agent = await self.claimed(located)
+        limit = agent.session.agent.definition.limits.max_pending_notifications
+        if agent.mailbox.pending_notifications >= limit:
+            raise TurndockError(
+                "MAX_RUNS_EXCEEDED",
+                f"{limit} notifications wait already",
+                metadata={"queue": "notifications", "limit": "count", "max_count": str(limit)},
+            )
+        request_id = request.request_id or events.new_id()
+        event, duplicate = await agent.notify(
+            transcript.notification(located.key.session_id, request_id, request.payload_json)
+        )
+        if duplicate and event.custom.data_json != request.payload_json:
+            raise TurndockError(
+                "IDEMPOTENCY_CONFLICT", f"request_id {request_id!r} was used for another payload"
+            )
+        self.roster.wake(agent)
+        if request.wait_applied:
+            await agent.applied(event.sequence)
+        return NotifyResponse(
+            sequence=event.sequence, applied=agent.session.agent.notified_sequence >= event.sequence
+        )
+
+    async def interrupt(self, located: Located, request: InterruptRequest) -> InterruptResponse:
+        """Kill the turn under way, wherever it runs."""
+        current = located.live.current_run_id if located.live is not None else ""
+        if not current:
+            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+        if request.run_id and request.run_id != current:
+            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
+        await self.roster.dispatcher.signal(located.key, Signal(Kill.INTERRUPT, current))
+        return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
+
+    async def unhalt(self, located: Located) -> AgentStatus:
+        """Thaw the mailbox."""
+        agent = await self.claimed(located)
+        await agent.set_halted(False)
+        self.roster.wake(agent)
+        return agent.status()
+
+    async def touch(self, located: Located) -> None:
+        """Put the idle shutdown off."""
+        (await self.claimed(located)).touch()
+
+    def watch(self, tenant: str | None, request: WatchRequest) -> AsyncGenerator[bytes]:
+        """The encoded frames of a watch."""
+        return watch(self._watch_context(), tenant, request)
+
+    # --- Ends ----------------------------------------------------------------------------------------------------
+
+    async def _end(
+        self, agent: Agent, reason: str, *, request_id: str = "", failure: Failure | None = None
+    ) -> AgentStatus:
+        """An agent whose loop does not run any more ends: its runs, its backend, its name."""
+        async with self.roster.doors.hold(agent.key):
+            for run in agent.mailbox.runs():
+                await self.cancel_waiting(agent.key, run, "agent_terminated", agent)
+            await agent.terminate(reason, failure)
+            session = agent.session
+            session.status = (
+                SessionStatus.SESSION_STATUS_FAILED if failure else SessionStatus.SESSION_STATUS_COMPLETED
+            )
+            session.agent.stopped = True
+            session.agent.stop_request_id = request_id
+            await agent.save_session()
+            ended = transcript.session_event(
+                session.id,
+                EventType.EVENT_TYPE_SESSION_FAILED if failure else EventType.EVENT_TYPE_SESSION_COMPLETED,
+                SessionChanged(reason=reason, failure=failure),
+            )
+            await self.journal.append_events(
+                AppendEventsRequest(scope=agent.key.scope, events=[ended], fence=Fence(epoch=agent.epoch))
+            )
+            agent.ended()
+            self.roster.forget(agent)
+            await self.roster.release(agent.key, agent.epoch, force=True)
+            return agent.status()
+
+    async def cancel_waiting(
+        self, key: AgentKey, run: Run, reason: str, agent: Agent | None, request_id: str = ""
+    ) -> Run:
+        """End a waiting run; the caller keeps it from beginning meanwhile. Raises INVALID_STATUS."""
+        cancelled = transcript.cancelled_run(run, reason)
+        response = await self.journal.cancel_run(transcript.cancel_request(key.scope, cancelled, request_id))
+        if agent is not None:
+            agent.mailbox.remove(run.id)
+            agent.publish_status()
+        self.roster.settled(key, response.run, None)
+        return response.run
+
+    async def _stopped_before(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
+        scope = AgentKey(tenant, "").scope
+        page = await self.journal.list_sessions(
+            ListSessionsRequest(scope=scope, agent_id=request.agent_name, page=Page(limit=1))
+        )
+        for session in page.sessions:
+            if request.request_id and session.agent.stop_request_id == request.request_id:
+                return await self.status(Located(AgentKey(tenant, session.id), session, None))
+        raise not_found("agent", request.agent_name)
+
+    def _agent_ends(self, agent: Agent, failure: Failure) -> None:
+        ending = asyncio.create_task(self._end_failed(agent, failure))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
+    async def _end_failed(self, agent: Agent, failure: Failure) -> None:
+        await self._end(agent, failure.reason, failure=failure)
+
+    def _watch_context(self) -> WatchContext:
+        return WatchContext(
+            self.journal.feed, self._read_log, self._run_has_ended, self._status_by_key, self._stopping
+        )
+
+    async def _run_has_ended(self, key: AgentKey, run_id: str) -> bool:
+        page = await self.journal.get_run(transcript.stored_run(key.scope, key.session_id, run_id))
+        return is_terminal(page.run.status)
+
+    async def _status_by_key(self, key: AgentKey) -> AgentStatus | None:
+        located = await self.locate_or_none(key.tenant, "", key.session_id)
+        return await self.status(located) if located is not None else None

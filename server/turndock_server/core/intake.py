@@ -1,0 +1,226 @@
+"""From what a backend says to events that can be stored: completed, repaired where it must be, and marked.
+
+Client input that is wrong is refused; a backend's output is not, since nobody could send it again. The repairs:
+
+- U+0000 and halves of surrogate pairs become U+FFFD.
+- JSON text that breaks a rule of `turndock.jsontext` becomes `{"turndock.unparsed": <its first 1,024 characters>}`.
+- An event of a type that is the host's own becomes ERROR_OCCURRED with `original_type`.
+
+Each repair is listed in the event's metadata under `turndock.repaired`, by field. What a payload lacks is listed under
+`turndock.warnings` and otherwise left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+
+from turndock import events, jsontext
+from turndock.errors import TurndockError
+from turndock.types.v1 import ErrorOccurred, Event, EventType, Failure, MessageStreamed
+
+REPAIRED = "turndock.repaired"
+WARNINGS = "turndock.warnings"
+UNPARSED = "turndock.unparsed"
+BACKEND_EVENT_ID = "turndock.backend_event_id"
+_PREVIEW = 1024
+
+HOST_TYPES: frozenset[int] = frozenset(
+    (
+        EventType.EVENT_TYPE_SESSION_CREATED,
+        EventType.EVENT_TYPE_SESSION_STARTED,
+        EventType.EVENT_TYPE_SESSION_PAUSED,
+        EventType.EVENT_TYPE_SESSION_RESUMED,
+        EventType.EVENT_TYPE_SESSION_COMPLETED,
+        EventType.EVENT_TYPE_SESSION_FAILED,
+        EventType.EVENT_TYPE_SESSION_CANCELLED,
+        EventType.EVENT_TYPE_RUN_STARTED,
+        EventType.EVENT_TYPE_RUN_COMPLETED,
+        EventType.EVENT_TYPE_RUN_FAILED,
+        EventType.EVENT_TYPE_RUN_CANCELLED,
+        EventType.EVENT_TYPE_RUN_TIMEOUT,
+        EventType.EVENT_TYPE_MESSAGE_SENT,
+        EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED,
+        EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED,
+    )
+)
+"""Types only the host writes."""
+
+_JSON_FIELDS: dict[str, tuple[str, ...]] = {
+    "tool_call_started": ("arguments_json",),
+    "tool_call_completed": ("result_json",),
+    "tool_approval_requested": ("arguments_json",),
+    "custom": ("data_json",),
+}
+_TEXT_FIELDS: dict[str, tuple[str, ...]] = {
+    "message_streamed": ("text",),
+    "message_received": ("text",),
+    "tool_call_started": ("tool_call_id", "name"),
+    "tool_call_completed": ("tool_call_id", "name"),
+    "tool_call_failed": ("tool_call_id", "name"),
+    "custom": ("name",),
+    "policy_violation": ("policy", "message"),
+}
+_PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
+    "message_streamed": EventType.EVENT_TYPE_MESSAGE_STREAMED,
+    "message_received": EventType.EVENT_TYPE_MESSAGE_RECEIVED,
+    "tool_call_started": EventType.EVENT_TYPE_TOOL_CALL_STARTED,
+    "tool_call_completed": EventType.EVENT_TYPE_TOOL_CALL_COMPLETED,
+    "tool_call_failed": EventType.EVENT_TYPE_TOOL_CALL_FAILED,
+    "token_usage_updated": EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED,
+    "turn_completed": EventType.EVENT_TYPE_TURN_COMPLETED,
+    "policy_violation": EventType.EVENT_TYPE_POLICY_VIOLATION,
+    "custom": EventType.EVENT_TYPE_CUSTOM,
+}
+
+
+class Intake:
+    """Makes the events of one turn storable, in their order."""
+
+    __slots__ = ("_correlation_id", "_joiner", "_provider", "_run_id", "_session_id")
+
+    def __init__(self, session_id: str, run_id: str, provider: str, correlation_id: str) -> None:
+        self._session_id = session_id
+        self._run_id = run_id
+        self._provider = provider
+        self._correlation_id = correlation_id
+        self._joiner = jsontext.TextJoiner()
+
+    def text(self, piece: str) -> Event | None:
+        """The event for a bare piece of text; None if all of it is kept back for its other half."""
+        repaired = self._joiner.feed(piece)
+        return self._text(repaired) if repaired or not piece else None
+
+    def end(self) -> Event | None:
+        """The event for a piece that was kept back and whose other half never came."""
+        left = self._joiner.end()
+        return self._text(left) if left else None
+
+    def event(self, given: Event) -> Event:
+        """A complete, storable copy of an event; the given one is left alone."""
+        event = Event()
+        event.CopyFrom(given)
+        marks: dict[str, Any] = {}
+        _settle_type(event)
+        if event.id:
+            marks[BACKEND_EVENT_ID] = event.id
+        self._complete(event)
+        repaired = _repair(event)
+        if repaired:
+            marks[REPAIRED] = repaired
+        warnings = _warnings(event)
+        if warnings:
+            marks[WARNINGS] = warnings
+        if marks:
+            _mark(event, marks)
+        return event
+
+    def own(self, event: Event) -> Event:
+        """The host's own event of this turn, completed in place."""
+        self._complete(event)
+        return event
+
+    def _text(self, text: str) -> Event:
+        event = Event(type=EventType.EVENT_TYPE_MESSAGE_STREAMED, message_streamed=MessageStreamed(text=text))
+        self._complete(event)
+        if jsontext.REPLACEMENT in text:
+            _mark(event, {REPAIRED: ["message_streamed.text"]})
+        return event
+
+    def _complete(self, event: Event) -> None:
+        event.id = events.new_id()
+        event.session_id = self._session_id
+        event.run_id = self._run_id
+        if event.time_us <= 0:
+            event.time_us = events.now_us()
+        if not event.provider:
+            event.provider = self._provider
+        if self._correlation_id and not event.correlation_id:
+            event.correlation_id = self._correlation_id
+        if event.schema_version == 0:
+            event.schema_version = 1
+
+
+def unknown_type(name: str, data_json: str = "") -> Event:
+    """What becomes of an event whose type's name nobody knows: ERROR_OCCURRED, with the name kept."""
+    return Event(
+        type=EventType.EVENT_TYPE_ERROR_OCCURRED,
+        error_occurred=ErrorOccurred(
+            failure=Failure(reason="unknown_event_type", message=f"{name!r} is no event type"),
+            original_type=name,
+        ),
+        data_json=data_json,
+    )
+
+
+def _settle_type(event: Event) -> None:
+    payload = event.WhichOneof("payload")
+    if event.type == EventType.EVENT_TYPE_UNSPECIFIED and payload in _PAYLOAD_TYPES:
+        event.type = _PAYLOAD_TYPES[payload]
+    if event.type == EventType.EVENT_TYPE_UNSPECIFIED or event.type in HOST_TYPES:
+        name = events.type_name(event.type) if event.type else "unspecified"
+        replaced = unknown_type(name, event.data_json)
+        replaced.metadata_json = event.metadata_json
+        replaced.time_us = event.time_us
+        event.CopyFrom(replaced)
+
+
+def _repair(event: Event) -> list[str]:
+    """Repair the event in place; the fields that needed it."""
+    repaired: list[str] = []
+    for field in ("metadata_json", "data_json"):
+        if getattr(event, field) and not _keep_json(event, field, must_be_object=True):
+            repaired.append(field)
+    payload = event.WhichOneof("payload")
+    if payload is None:
+        return repaired
+    message = getattr(event, payload)
+    for field in _TEXT_FIELDS.get(payload, ()):
+        text = getattr(message, field)
+        if "\0" in text:
+            setattr(message, field, jsontext.repair_text(text))
+            repaired.append(f"{payload}.{field}")
+    for field in _JSON_FIELDS.get(payload, ()):
+        if getattr(message, field) and not _keep_json(message, field):
+            repaired.append(f"{payload}.{field}")
+    return repaired
+
+
+def _keep_json(message: Message, field: str, *, must_be_object: bool = False) -> bool:
+    text: str = getattr(message, field)
+    try:
+        if must_be_object:
+            jsontext.check_object(text, field)
+        else:
+            jsontext.check(text, field)
+    except TurndockError:
+        setattr(message, field, jsontext.canonical({UNPARSED: jsontext.repair_text(text[:_PREVIEW])}))
+        return False
+    return True
+
+
+def _warnings(event: Event) -> list[str]:
+    """What the payload lacks. Advice for readers; never a reason to refuse an event."""
+    if event.type == EventType.EVENT_TYPE_MESSAGE_RECEIVED:
+        message = event.message_received
+        return [
+            f"message_received.{field} is not set"
+            for field, value in (("text", message.text), ("role", message.role))
+            if not value
+        ]
+    if event.type == EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
+        usage = event.token_usage_updated.usage
+        return [
+            f"token_usage_updated.usage.{field} is negative"
+            for field in ("input_tokens", "output_tokens", "total_tokens")
+            if usage.HasField(field) and getattr(usage, field) < 0
+        ]
+    if event.type == EventType.EVENT_TYPE_TOOL_CALL_STARTED and not event.tool_call_started.tool_call_id:
+        return ["tool_call_started.tool_call_id is not set"]
+    return []
+
+
+def _mark(event: Event, marks: dict[str, Any]) -> None:
+    metadata = jsontext.parse_object(event.metadata_json, "metadata_json")
+    event.metadata_json = jsontext.canonical(metadata | marks)

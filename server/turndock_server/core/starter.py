@@ -1,0 +1,235 @@
+"""Starting an agent: its session, its behavior's first word, its backend."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+
+from turndock import events, jsontext
+from turndock.agent.v1 import StartAgentRequest
+from turndock.behavior.v1 import InitAgentRequest, InitAgentResponse
+from turndock.errors import TurndockError, invalid, not_found
+from turndock.store.v1 import AppendEventsRequest, SaveSessionRequest
+from turndock.types.v1 import (
+    AgentDefinition,
+    AgentRecord,
+    BackendSession,
+    EventType,
+    Fence,
+    Session,
+    SessionChanged,
+    SessionStatus,
+)
+from turndock_server.core import accounts, attach, transcript
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.host import Host, Located
+
+_MAX_NAME_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An agent that was started, now or by an earlier try of the same request."""
+
+    located: Located
+    restored: bool
+    restored_backend: bool
+
+
+class Starter:
+    """StartAgent."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def start(self, tenant: str | None, request: StartAgentRequest) -> Started:
+        """Make an agent, durable before this returns."""
+        self._host.refuse_when_stopping()
+        _check(request)
+        name = request.definition.agent_name
+        async with self._host.names.hold((tenant, name)):
+            before = await self._earlier_try(tenant, request)
+            if before is not None:
+                return Started(before, restored=False, restored_backend=False)
+            session = await self._session(tenant, request)
+            restored = session.HasField("agent")
+            return await self._start(tenant, request, session, restored)
+
+    async def _earlier_try(self, tenant: str | None, request: StartAgentRequest) -> Located | None:
+        """What an earlier try of this request made. Raises when the id or the name is taken by something else."""
+        if request.request_id:
+            session_id = request.session_id or _session_id_for(tenant, request.request_id)
+            same = await self._host.locate_or_none(tenant, "", session_id)
+            if same is not None and same.session.agent.start_request_id == request.request_id:
+                if same.session.agent.start_request_sha256 == _digest(request):
+                    return same
+                raise TurndockError(
+                    "IDEMPOTENCY_CONFLICT", f"request_id {request.request_id!r} started another agent"
+                )
+        taken = await self._host.locate_or_none(tenant, request.definition.agent_name)
+        if taken is not None:
+            raise TurndockError(
+                "ALREADY_EXISTS",
+                f"an agent named {request.definition.agent_name!r} exists",
+                metadata={"agent_name": request.definition.agent_name, "session_id": taken.key.session_id},
+            )
+        return None
+
+    async def _session(self, tenant: str | None, request: StartAgentRequest) -> Session:
+        """The session to continue, or a new one that is not stored yet."""
+        if not request.session_id:
+            return Session(
+                id=_session_id_for(tenant, request.request_id) if request.request_id else events.new_id(),
+                metadata_json=request.metadata_json,
+                context_json=request.context_json,
+                tags=request.tags,
+            )
+        located = await self._host.locate_or_none(tenant, "", request.session_id)
+        if located is None:
+            raise not_found("session", request.session_id)
+        if not located.session.agent.stopped:
+            raise TurndockError(
+                "INVALID_STATUS", f"session {request.session_id!r} has an agent that has not stopped"
+            )
+        session = Session()
+        session.CopyFrom(located.session)
+        return session
+
+    async def _start(
+        self, tenant: str | None, request: StartAgentRequest, session: Session, restored: bool
+    ) -> Started:
+        key = AgentKey(tenant, session.id)
+        env = self._host.env
+        definition = AgentDefinition()
+        definition.CopyFrom(request.definition)
+        backend = env.backend(definition.backend)
+        state_json = await self._init_agent(key, request, definition, session)
+        try:
+            attached = await attach.resume_or_start(
+                backend, key.scope, session.id, definition, session.agent.backend_session
+            )
+        except Exception as error:
+            raise _start_failed(definition, error) from error
+        session.agent_id = definition.agent_name
+        session.status = SessionStatus.SESSION_STATUS_ACTIVE
+        session.updated_at_us = events.now_us()
+        session.agent.CopyFrom(_record(request, session, definition, state_json, attached.session))
+        async with self._host.roster.doors.hold(key):
+            try:
+                await self._host.journal.save_session(SaveSessionRequest(scope=key.scope, session=session))
+            except TurndockError:
+                await attach.terminate(backend, key.scope, attached.session)
+                raise
+            agent = await self._host.roster.claim(key, backend_ready=True)
+            changed = SessionChanged(
+                reason="started", restored_backend=attached.restored if restored else None
+            )
+            opening = [transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_STARTED, changed)]
+            if not restored:
+                created = SessionChanged(reason="created")
+                opening.insert(
+                    0, transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_CREATED, created)
+                )
+            stored = await self._host.journal.append_events(
+                AppendEventsRequest(scope=key.scope, events=opening, fence=Fence(epoch=agent.epoch))
+            )
+            agent.session.last_sequence = stored.results[-1].event.sequence
+        self._host.roster.wake(agent)
+        return Started(Located(key, agent.session, agent), restored, attached.restored)
+
+    async def _init_agent(
+        self, key: AgentKey, request: StartAgentRequest, definition: AgentDefinition, session: Session
+    ) -> str:
+        """The behavior's first word: the agent's state; completes the definition in place."""
+        behavior = self._host.env.behavior(definition.behavior)
+        answer = InitAgentResponse()
+        if behavior is not None:
+            asked = InitAgentRequest(
+                scope=key.scope,
+                request_id=request.request_id,
+                session_id=session.id,
+                agent_name=definition.agent_name,
+                config_json=definition.behavior_config_json,
+                backend_config_json=definition.backend_config_json,
+                context_json=session.context_json,
+                restored_state_json=session.agent.state_json if session.HasField("agent") else None,
+                metadata_json=session.metadata_json,
+            )
+            try:
+                answer = await behavior.init_agent(asked)
+                jsontext.check(answer.state_json, "init_agent.state_json")
+                jsontext.check_object(answer.backend_config_json, "init_agent.backend_config_json")
+            except Exception as error:
+                message = (
+                    error.message if isinstance(error, TurndockError) else f"{type(error).__name__}: {error}"
+                )
+                raise TurndockError(
+                    "AGENT_INIT_FAILED", f"behavior {definition.behavior!r}: {message}"
+                ) from error
+        if answer.HasField("backend_config_json"):
+            definition.backend_config_json = answer.backend_config_json
+        own = accounts.with_defaults(definition.limits, answer.limits)
+        definition.limits.CopyFrom(accounts.with_defaults(own, self._host.defaults))
+        return answer.state_json if answer.HasField("state_json") else session.agent.state_json
+
+
+def _check(request: StartAgentRequest) -> None:
+    definition = request.definition
+    events.check_id(definition.agent_name, "definition.agent_name", max_bytes=_MAX_NAME_BYTES)
+    if not definition.backend:
+        raise invalid("definition.backend", "must name a backend")
+    for field in ("backend_config_json", "behavior_config_json"):
+        jsontext.check_object(getattr(definition, field), f"definition.{field}")
+    for field in ("metadata_json", "context_json"):
+        jsontext.check_object(getattr(request, field), field)
+    for index, tag in enumerate(request.tags):
+        events.check_id(tag, f"tags[{index}]")
+    if request.session_id:
+        events.check_id(request.session_id, "session_id")
+    for limit, value in definition.limits.ListFields():
+        if isinstance(value, int) and value < 0:
+            raise invalid(f"definition.limits.{limit.name}", "must not be negative")
+
+
+def _record(
+    request: StartAgentRequest,
+    session: Session,
+    definition: AgentDefinition,
+    state_json: str,
+    backend_session: BackendSession,
+) -> AgentRecord:
+    record = AgentRecord()
+    record.CopyFrom(session.agent)
+    record.MergeFrom(
+        AgentRecord(
+            state_json=state_json,
+            start_request_id=request.request_id,
+            start_request_sha256=_digest(request),
+        )
+    )
+    record.definition.CopyFrom(definition)
+    record.backend_session.CopyFrom(backend_session)
+    record.stopped = record.halted = record.ready = False
+    record.stop_request_id = ""
+    return record
+
+
+def _session_id_for(tenant: str | None, request_id: str) -> str:
+    """A retry finds the session its first try made, because the id follows from the request's."""
+    digest = hashlib.sha256(f"{tenant or ''}\0{request_id}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=5))
+
+
+def _digest(request: StartAgentRequest) -> bytes:
+    return hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
+
+
+def _start_failed(definition: AgentDefinition, error: Exception) -> TurndockError:
+    failure = attach.start_failure(error)
+    cause = failure.causes[0] if failure.causes else failure.reason
+    return TurndockError(
+        "BACKEND_START_FAILED",
+        f"backend {definition.backend!r}: {failure.message}",
+        metadata={"backend": definition.backend, "cause": cause},
+    )

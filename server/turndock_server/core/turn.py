@@ -1,0 +1,404 @@
+"""One turn: the backend's stream, read to its one end.
+
+A turn reads the stream, stores its events while they come, answers checkpoints, and ends in exactly one way: by the
+backend's terminal, by the stream's end, by a fault, or by a kill from outside. Whatever happens first counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turndock.backend.v1 import (
+    CheckpointSessionRequest,
+    InterruptRequest,
+    Paused,
+    PromptRequest,
+    Result,
+    UpdateSessionRequest,
+)
+from turndock.errors import TurndockError, is_not_offered
+from turndock.ports import (
+    Backend,
+    BackendCrashed,
+    BackendLost,
+    CheckpointRejected,
+    Rejected,
+    TurnOutput,
+)
+from turndock.types.v1 import (
+    BackendSession,
+    Event,
+    EventType,
+    Failure,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    Usage,
+)
+from turndock_server.core.capture import Capture, CaptureOverflow
+from turndock_server.core.intake import Intake
+from turndock_server.core.lifecycle import Kill, Outcome
+
+log = logging.getLogger(__name__)
+
+MAX_BUFFERED_EVENTS = 1_000
+MAX_BUFFERED_BYTES = 1 << 20
+MAX_CHECKPOINT_BYTES = 1_024
+INTERRUPT_DEADLINE_S = 3.0
+"""How long a backend may take to confirm an interrupt before its call is cancelled all the same."""
+
+Terminal = Result | Failure | Paused
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHooks:
+    """What a turn asks of its agent."""
+
+    store: Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
+    """Stores events and returns them as stored."""
+    keep_session: Callable[[BackendSession], Awaitable[None]]
+    """Stores a checkpointed session."""
+    observe: Callable[[Sequence[Event]], Awaitable[None]] | None
+    """Shows events to the behavior."""
+
+
+class Turn:
+    """A turn under way, and the `TurnContext` its backend sees."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        request: PromptRequest,
+        intake: Intake,
+        capture: Capture,
+        hooks: TurnHooks,
+        *,
+        watchdog_s: float | None,
+        inactivity_s: float | None,
+    ) -> None:
+        self.token = secrets.token_hex(16)
+        self.capture = capture
+        self.kept: list[Event] = []
+        """The events the response will carry."""
+        self._backend = backend
+        self._request = request
+        self._request.turn_token = self.token
+        self._intake = intake
+        self._hooks = hooks
+        self._watchdog_s = watchdog_s
+        self._inactivity_s = inactivity_s
+        self._killed: asyncio.Future[Kill] = asyncio.get_running_loop().create_future()
+        self._over = False
+        self._began = self._last_sign = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+
+        self._before = request.session
+        self._accepted: BackendSession | None = None
+        self._checkpoint_id: str | None = None
+        self._rejection: str | None = None
+        self._fault: TurndockError | None = None
+
+        self._text: list[str] = []
+        self._usage: Usage | None = None
+        self._open_tools: dict[str, str] = {}
+        self._turn_count = 0
+        self._places: dict[str, int] = {}
+
+        self._buffer: list[Event] = []
+        self._buffered_bytes = 0
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+
+    # --- From outside --------------------------------------------------------------------------------------------
+
+    def kill(self, kill: Kill) -> bool:
+        """End the turn from outside; False if it has ended already."""
+        if self._over or self._killed.done():
+            return False
+        self._killed.set_result(kill)
+        return True
+
+    async def run(self) -> Outcome:
+        """Read the stream to its end. Raises `TurndockError` only when the events cannot be stored."""
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._write())
+        self._arm()
+        try:
+            await asyncio.wait((reader, writer, self._killed), return_when=asyncio.FIRST_COMPLETED)
+            kill = self._killed.result() if self._killed.done() and not reader.done() else None
+            self._over = True
+            if not reader.done():
+                await self._stop(reader, kill)
+        finally:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            reader.cancel()
+            self._filled.set()
+        await writer
+        if self._fault is not None:
+            raise self._fault
+        return await self._outcome(None if kill else reader.result(), kill)
+
+    def keep_terminal(self, event: Event) -> None:
+        """Count the terminal; it is kept like any other event if it still fits."""
+        try:
+            if self.capture.take(event):
+                self._places[event.id] = len(self.kept)
+                self.kept.append(event)
+        except CaptureOverflow:
+            # A lossless turn that just fits is complete: its terminal travels beside the events.
+            return
+
+    def stored(self, events: Sequence[Event]) -> None:
+        """Events came back from the store: keep them in place of those without a number."""
+        for event in events:
+            place = self._places.get(event.id)
+            if place is not None:
+                self.kept[place] = event
+
+    # --- What the backend sees -------------------------------------------------------------------------------------
+
+    def accept(self, session: BackendSession) -> None:
+        """The session that holds after this turn, if the stream ends by itself."""
+        self._accepted = session
+
+    async def checkpoint(self, provider_session_id: str) -> None:
+        """Store the provider's name for the conversation. Raises `CheckpointRejected`; the checks are in this order."""
+        if self._over or self._killed.done():
+            raise CheckpointRejected("not_current")
+        if "checkpoint_session" not in self._backend.capabilities:
+            raise self._reject("unsupported_checkpoint")
+        if not _is_provider_session_id(provider_session_id):
+            raise self._reject("invalid_session_id")
+        if self._checkpoint_id == provider_session_id:
+            return
+        if self._checkpoint_id is not None:
+            raise self._reject("conflicting_session_id")
+        try:
+            session = await self._with_checkpoint(self._before, provider_session_id)
+        except TurndockError as error:
+            if is_not_offered(error):
+                raise self._reject("unsupported_checkpoint") from None
+            raise
+        try:
+            await self._hooks.keep_session(session)
+        except TurndockError as error:
+            # Not the backend's fault, so it must not look like its crash: the turn's owner has to hear of it.
+            self._fault = error
+            self.kill(Kill.STORAGE)
+            raise
+        self._checkpoint_id, self._before = provider_session_id, session
+
+    async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
+        """Approvals are not offered yet: the turn fails and says so."""
+        raise Rejected(
+            Failure(reason="approval_not_supported", message="this server cannot wait for approvals yet")
+        )
+
+    # --- Reading ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> Terminal:
+        """The stream's terminal, or the failure that stands for its absence."""
+        stream = self._backend.prompt(self._request, self)
+        try:
+            return await self._read_to_terminal(stream)
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything; the turn ends and the agent lives
+            # A stream that did not end by itself leaves the session as it was before the turn.
+            self._accepted = None
+            return self._failure_of(error)
+        finally:
+            close: Callable[[], Awaitable[Any]] | None = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _failure_of(self, error: Exception) -> Failure:
+        match error:
+            case Rejected() | CaptureOverflow():
+                return error.failure
+            case CheckpointRejected():
+                return Failure(reason=error.reason)
+            case BackendLost():
+                return Failure(reason="backend_lost", message=str(error)[:1024], retryable=True)
+            case BackendCrashed():
+                return Failure(reason="task_crashed", message=str(error)[:1024])
+            case _:
+                log.warning("the backend raised in turn %s", self.token, exc_info=error)
+                return Failure(reason="task_crashed", message=f"{type(error).__name__}: {error}"[:1024])
+
+    async def _read_to_terminal(self, stream: AsyncIterator[TurnOutput | list[TurnOutput]]) -> Terminal:
+        async for output in stream:
+            self._last_sign = time.monotonic()
+            terminal = await self._take(output if isinstance(output, list) else (output,))
+            if terminal is not None:
+                return terminal
+            if len(self._buffer) >= MAX_BUFFERED_EVENTS or self._buffered_bytes >= MAX_BUFFERED_BYTES:
+                self._room.clear()
+                await self._room.wait()
+        await self._take(())
+        return Failure(reason="no_terminal_event", message="the backend's stream ended without a terminal")
+
+    async def _take(self, outputs: Sequence[TurnOutput]) -> Terminal | None:
+        """Take outputs in up to the first terminal, which is returned. No outputs at all = the stream's end."""
+        seen: list[Event] = []
+        terminal: Terminal | None = None
+        try:
+            for output in outputs:
+                if isinstance(output, Result | Failure | Paused):
+                    terminal = output
+                    break
+                event = self._intake.text(output) if isinstance(output, str) else self._intake.event(output)
+                if event is not None:
+                    self._admit(event, seen)
+            left = self._intake.end() if terminal is not None or not outputs else None
+            if left is not None:
+                self._admit(left, seen)
+        finally:
+            if seen:
+                self._filled.set()
+                if self._hooks.observe is not None:
+                    await self._hooks.observe(seen)
+        return terminal
+
+    def _admit(self, event: Event, seen: list[Event]) -> None:
+        if self.capture.take(event):
+            self._places[event.id] = len(self.kept)
+            self.kept.append(event)
+        seen.append(event)
+        self._buffer.append(event)
+        self._buffered_bytes += event.ByteSize()
+        match event.type:
+            case EventType.EVENT_TYPE_MESSAGE_STREAMED:
+                if not event.message_streamed.thinking:
+                    self._text.append(event.message_streamed.text)
+            case EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
+                self._usage = event.token_usage_updated.usage
+            case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
+                self._open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
+            case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:
+                self._open_tools.pop(event.tool_call_completed.tool_call_id, None)
+            case EventType.EVENT_TYPE_TOOL_CALL_FAILED:
+                self._open_tools.pop(event.tool_call_failed.tool_call_id, None)
+            case EventType.EVENT_TYPE_TURN_COMPLETED:
+                self._turn_count += 1
+            case _:
+                pass
+
+    # --- Storing ---------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Store what is buffered, again and again. What is left at the turn's end goes with its terminal."""
+        while True:
+            await self._filled.wait()
+            if self._over:
+                return
+            batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
+            self._filled.clear()
+            if batch:
+                self.stored(await self._hooks.store(batch))
+            self._room.set()
+
+    # --- Ending ----------------------------------------------------------------------------------------------------
+
+    async def _stop(self, reader: asyncio.Task[Terminal], kill: Kill | None) -> None:
+        """Ask the backend to stop, then leave its stream in any case."""
+        if "interrupt" in self._backend.capabilities:
+            request = InterruptRequest(turn_token=self.token, reason=(kill or Kill.STORAGE).value)
+            if self._request.HasField("scope"):
+                request.scope.CopyFrom(self._request.scope)
+            try:
+                await asyncio.wait_for(self._backend.interrupt(request), INTERRUPT_DEADLINE_S)
+            except TimeoutError:
+                log.warning("the backend did not confirm the interrupt of turn %s in time", self.token)
+            except TurndockError as error:
+                if not is_not_offered(error):
+                    log.info("the backend answered the interrupt of turn %s with %s", self.token, error)
+        reader.cancel()
+        _, still_running = await asyncio.wait((reader,), timeout=INTERRUPT_DEADLINE_S)
+        if still_running:
+            log.error("the backend holds on to turn %s although it was cancelled", self.token)
+
+    async def _outcome(self, terminal: Terminal | None, kill: Kill | None) -> Outcome:
+        outcome = Outcome(
+            terminal=terminal if terminal is not None else Failure(reason=(kill or Kill.STORAGE).value),
+            session=self._before,
+            kill=kill,
+            text="".join(self._text),
+            usage=self._usage,
+            open_tools=self._open_tools,
+            pending=self._buffer,
+            turn_count=self._turn_count,
+        )
+        if terminal is not None and self._accepted is not None:
+            outcome.session = self._accepted
+            if self._checkpoint_id is not None:
+                outcome.session = await self._with_checkpoint(self._accepted, self._checkpoint_id)
+        if self._rejection is not None:
+            outcome.terminal = Failure(reason=self._rejection)
+            outcome.kill = None
+        elif isinstance(outcome.terminal, Result):
+            await self._fold_result(outcome, outcome.terminal)
+        outcome.duration_us = round((time.monotonic() - self._began) * 1e6)
+        return outcome
+
+    async def _fold_result(self, outcome: Outcome, result: Result) -> None:
+        if "update_session" not in self._backend.capabilities:
+            return
+        request = UpdateSessionRequest(session=outcome.session, result=result)
+        if self._request.HasField("scope"):
+            request.scope.CopyFrom(self._request.scope)
+        try:
+            outcome.session = (await self._backend.update_session(request)).session
+        except Exception as error:
+            if not is_not_offered(error):
+                log.warning("update_session raised after turn %s", self.token, exc_info=True)
+                outcome.terminal = Failure(reason="task_crashed", message=f"update_session: {error}"[:1024])
+
+    async def _with_checkpoint(self, session: BackendSession, provider_session_id: str) -> BackendSession:
+        request = CheckpointSessionRequest(session=session, provider_session_id=provider_session_id)
+        if self._request.HasField("scope"):
+            request.scope.CopyFrom(self._request.scope)
+        return (await self._backend.checkpoint_session(request)).session
+
+    def _reject(self, reason: str) -> CheckpointRejected:
+        self._rejection = self._rejection or reason
+        return CheckpointRejected(reason)
+
+    # --- The watchdog ----------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        left = self._time_left()
+        if left is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(left, 0), self._expire)
+
+    def _expire(self) -> None:
+        left = self._time_left()
+        if left is not None and left <= 0:
+            self.kill(Kill.WATCHDOG)
+        else:
+            self._arm()
+
+    def _time_left(self) -> float | None:
+        """Seconds until the watchdog or the inactivity limit ends the turn; None = never."""
+        now = time.monotonic()
+        limits: list[float] = []
+        if self._watchdog_s is not None:
+            limits.append(self._began + self._watchdog_s - now)
+        if self._inactivity_s is not None:
+            limits.append(self._last_sign + self._inactivity_s - now)
+        return min(limits) if limits else None
+
+
+def _is_provider_session_id(text: str) -> bool:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        return False
+    return 1 <= len(encoded) <= MAX_CHECKPOINT_BYTES and all(
+        byte >= 0x20 and byte != 0x7F for byte in encoded
+    )

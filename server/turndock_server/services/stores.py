@@ -1,0 +1,171 @@
+"""The host's own stores, served: a remote caller uses them as its own, within its scope.
+
+A write that reaches a session whose agent lives here is told to that agent; one that would go behind its back is
+fenced by the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from turndock.errors import TurndockError, not_found, not_offered
+from turndock.ports import ArtifactStore, EventWatcher
+from turndock.serving import add_artifact_store
+from turndock.serving.contracts import SESSION_STORE
+from turndock.serving.handlers import add_port
+from turndock.store.v1 import (
+    ArtifactStoreDeleteRequest,
+    ArtifactStoreDeleteResponse,
+    ArtifactStoreGetRequest,
+    ArtifactStoreGetResponse,
+    ArtifactStoreHeadRequest,
+    ArtifactStoreHeadResponse,
+    ArtifactStoreListRequest,
+    ArtifactStoreListResponse,
+    ArtifactStorePutRequest,
+    ArtifactStorePutResponse,
+    CancelRunRequest,
+    CancelRunResponse,
+    EditRunRequest,
+    EditRunResponse,
+    EnqueueRunRequest,
+    EnqueueRunResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    WatchEventsRequest,
+    WatchEventsResponse,
+)
+from turndock.types.v1 import Scope
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.host import Host
+from turndock_server.core.journal import Journal
+from turndock_server.services.callers import may_use
+
+
+class SessionStoreService:
+    """The journal as remote callers get it: every call checks the scope first."""
+
+    def __init__(self, host: Host, watcher: EventWatcher | None) -> None:
+        self._host = host
+        self._journal: Journal = host.journal
+        self._watcher = watcher
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve every RPC the store has."""
+        add_port(server, SESSION_STORE, self)
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        """The journal's call of that name, for requests within the caller's scope."""
+        if name == "list_orphans" or name.startswith("_"):
+            raise AttributeError(name)
+        if name == "watch_events" and self._watcher is not None:
+            return self._watch_events
+        call: Callable[[Any], Awaitable[Any]] = getattr(self._journal, name)
+
+        async def scoped(request: Any) -> Any:
+            _check_scope(request)
+            return await call(request)
+
+        return scoped
+
+    async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
+        """List one scope's sessions; every scope's only for the host itself."""
+        if request.every_scope:
+            raise TurndockError("PERMISSION_DENIED", "every_scope is for the host alone")
+        _check_scope(request)
+        return await self._journal.list_sessions(request)
+
+    async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
+        """Put a run into a mailbox, and have its agent look."""
+        _check_scope(request)
+        response = await self._journal.enqueue_run(request)
+        if not response.duplicate:
+            await self._host.roster.run_enqueued(_key(request, response.run.session_id), response.run)
+        return response
+
+    async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
+        """Change a waiting run before its agent begins it."""
+        _check_scope(request)
+        async with self._host.roster.holding_mailbox(_key(request, request.session_id)) as agent:
+            response = await self._journal.edit_run(request)
+            if agent is not None:
+                agent.mailbox.put(response.run)
+            return response
+
+    async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
+        """End a waiting run before its agent begins it."""
+        _check_scope(request)
+        key = _key(request, request.session_id)
+        async with self._host.roster.holding_mailbox(key) as agent:
+            response = await self._journal.cancel_run(request)
+            if agent is not None:
+                agent.mailbox.remove(request.run_id)
+            self._host.roster.settled(key, response.run, None)
+            return response
+
+    async def _watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
+        _check_scope(request)
+        watcher = self._watcher
+        if watcher is None:
+            raise not_offered("SessionStore.WatchEvents")
+        async with aclosing(watcher.watch_events(request)) as batches:  # type: ignore[type-var]  # a generator
+            async for batch in batches:
+                yield batch
+
+
+class ArtifactStoreService:
+    """The artifact store as remote callers get it: every call checks the scope first."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve every RPC."""
+        add_artifact_store(server, self)
+
+    async def put(self, requests: AsyncIterator[ArtifactStorePutRequest]) -> ArtifactStorePutResponse:
+        """Store bytes."""
+
+        async def checked() -> AsyncIterator[ArtifactStorePutRequest]:
+            async for request in requests:
+                if request.HasField("header"):
+                    _check_scope(request.header)
+                yield request
+
+        return await self._store.put(checked())
+
+    async def get(self, request: ArtifactStoreGetRequest) -> AsyncIterator[ArtifactStoreGetResponse]:
+        """Read bytes."""
+        _check_scope(request)
+        async for part in self._store.get(request):
+            yield part
+
+    async def delete(self, request: ArtifactStoreDeleteRequest) -> ArtifactStoreDeleteResponse:
+        """Delete bytes."""
+        _check_scope(request)
+        return await self._store.delete(request)
+
+    async def head(self, request: ArtifactStoreHeadRequest) -> ArtifactStoreHeadResponse:
+        """Read what is known of bytes."""
+        _check_scope(request)
+        return await self._store.head(request)
+
+    async def list(self, request: ArtifactStoreListRequest) -> ArtifactStoreListResponse:
+        """List what is stored."""
+        _check_scope(request)
+        return await self._store.list(request)
+
+
+def _check_scope(request: Any) -> None:
+    """Another scope than the caller's has nothing in it. Raises NOT_FOUND."""
+    if not may_use(request.scope if request.HasField("scope") else None):
+        raise not_found("scope", request.scope.tenant)
+
+
+def _key(request: Any, session_id: str) -> AgentKey:
+    scope: Scope | None = request.scope if request.HasField("scope") else None
+    return AgentKey.of(scope, session_id)

@@ -1,0 +1,3 @@
+"""A SessionStore that keeps everything in memory: for tests, demos and hosts that need no durability."""
+
+from turndock_server.stores.memory.store import MemorySessionStore as MemorySessionStore

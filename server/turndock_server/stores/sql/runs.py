@@ -1,0 +1,157 @@
+"""Runs: their rows, and saving them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import bindparam, func, insert, select, update
+
+from turndock.errors import TurndockError
+from turndock.store.v1 import SaveRunRequest, SaveRunResponse
+from turndock.types.v1 import Run, RunStatus
+from turndock_server.stores import rules
+from turndock_server.stores.sql import sessions
+from turndock_server.stores.sql.schema import runs
+from turndock_server.stores.sql.tokens import once
+from turndock_server.stores.sql.transaction import Transaction
+
+UNSETTLED: Final = frozenset((RunStatus.RUN_STATUS_PENDING, RunStatus.RUN_STATUS_RUNNING))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run's row."""
+
+    key: int
+    id: str
+    status: int
+    queue_key: int
+    created_at: int
+    prompt_bytes: int
+    body: bytes
+
+    @property
+    def run(self) -> Run:
+        """The run as callers see it."""
+        return visible(self.body, self.queue_key)
+
+
+COLUMNS: Final = (
+    runs.c.key,
+    runs.c.id,
+    runs.c.status,
+    runs.c.queue_key,
+    runs.c.created_at,
+    runs.c.prompt_bytes,
+    runs.c.body,
+)
+MAILBOX_ORDER: Final = (runs.c.queue_key, runs.c.created_at, runs.c.id)
+
+_FIND: Final = select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.id == bindparam("run"))
+_UPDATE: Final = update(runs).where(runs.c.key == bindparam("row"))
+_IN_MAILBOX: Final = (
+    select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None)).order_by(*MAILBOX_ORDER)
+)
+
+
+def visible(body: bytes, queue_key: int) -> Run:
+    """A stored run as callers see it. Its place is kept beside it: moving a run does not rewrite it."""
+    run = Run.FromString(body)
+    run.queue_key = queue_key
+    return run
+
+
+async def find(tx: Transaction, session: sessions.SessionRow, run_id: str) -> RunRow | None:
+    """A run's row."""
+    if session.key is None:
+        return None
+    found = (await tx.connection.execute(_FIND, {"session": session.key, "run": run_id})).first()
+    return RunRow(*found) if found is not None else None
+
+
+async def unsettled(tx: Transaction, session: sessions.SessionRow) -> list[RunRow]:
+    """The runs that are PENDING or RUNNING, or wait for a decision, in mailbox order."""
+    if session.key is None:
+        return []
+    return [RunRow(*found) for found in await tx.connection.execute(_IN_MAILBOX, {"session": session.key})]
+
+
+def check_status(stored: RunRow | None, run_id: str, expected: RunStatus.ValueType) -> None:
+    """Refuse to save a run that is not in the status its writer expects (INVALID_TRANSITION)."""
+    status = stored.status if stored else RunStatus.RUN_STATUS_UNSPECIFIED
+    if status != expected:
+        names = {"status": rules.run_status_name(status), "expected": rules.run_status_name(expected)}
+        raise TurndockError(
+            "INVALID_TRANSITION", f"run {run_id!r} is {names['status']}, not {names['expected']}", metadata=names
+        )
+
+
+async def put(tx: Transaction, session_key: int, stored: RunRow | None, given: Run) -> Run:
+    """Insert a run, or replace every field of the stored one that is the writer's. Returns it as stored."""
+    run = Run()
+    run.CopyFrom(given)
+    # The run's events are in the log; here they would be a second copy.
+    if run.HasField("response"):
+        run.response.ClearField("events")
+        run.response.ClearField("terminal")
+    run.created_at_us = (stored.created_at if stored else 0) or run.created_at_us or tx.now_us
+    values: dict[str, Any] = {
+        "status": run.status,
+        "queue_key": run.queue_key,
+        "created_at": run.created_at_us,
+        "prompt_bytes": rules.prompt_bytes(run),
+        "unsettled": 1 if run.status in UNSETTLED or run.decision_pending else None,
+        "body": run.SerializeToString(),
+    }
+    if stored is None:
+        await tx.connection.execute(insert(runs), values | {"session": session_key, "id": run.id})
+    else:
+        await tx.connection.execute(_UPDATE.values(values), {"row": stored.key})
+    return run
+
+
+async def put_pending(tx: Transaction, session_key: int, given: Run, *, front: bool) -> Run:
+    """Put a new run into the mailbox. Returns it as stored."""
+    run = Run()
+    run.CopyFrom(given)
+    run.status = RunStatus.RUN_STATUS_PENDING
+    run.queue_key = await _queue_key(tx, session_key, front=front)
+    run.created_at_us = tx.now_us
+    return await put(tx, session_key, None, run)
+
+
+async def _queue_key(tx: Transaction, session_key: int, *, front: bool) -> int:
+    """A place at the mailbox's tail, or before all runs that wait."""
+    if front:
+        first = await tx.connection.execute(
+            select(func.min(runs.c.queue_key)).where(
+                runs.c.session == session_key,
+                runs.c.unsettled.is_not(None),
+                runs.c.status == RunStatus.RUN_STATUS_PENDING,
+            )
+        )
+        queue_key = first.scalar_one()
+        if queue_key is not None:
+            return queue_key - 1
+    last = await tx.connection.execute(select(func.max(runs.c.queue_key)).where(runs.c.session == session_key))
+    return (last.scalar_one() or 0) + rules.QUEUE_STEP
+
+
+async def save(tx: Transaction, partition: sessions.Partition, request: SaveRunRequest) -> SaveRunResponse:
+    """SaveRun. The session need not have been saved."""
+    session = await sessions.load(tx, partition, request.run.session_id)
+    fence = request.fence if request.HasField("fence") else None
+
+    async def write() -> SaveRunResponse:
+        session.check_fence(fence, tx.now_us)
+        stored = await find(tx, session, request.run.id)
+        if request.HasField("expected_status"):
+            check_status(stored, request.run.id, request.expected_status)
+        session_key = session.key
+        if session_key is None or (fence is not None and fence.epoch > session.epoch):
+            session.see(fence)
+            session_key = await sessions.put(tx, session)
+        return SaveRunResponse(run=await put(tx, session_key, stored, request.run))
+
+    return await once(tx, session, request, SaveRunResponse, write)

@@ -1,0 +1,174 @@
+"""The tables. What a row is, is a protobuf message in `body`; columns beside it are what reads and rules look at.
+
+A change here goes with a revision under `migrations/versions`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+REVISIONS: Final = ("0001",)
+"""Every schema there has been, oldest first. The last is the one this release reads and writes."""
+
+UNSCOPED_KEY: Final = 0
+"""Key of the unscoped partition, which is there from the beginning."""
+
+NEVER: Final = (1 << 63) - 1
+"""As `notified_sequence`: nothing in the log is a notification that somebody still has to apply."""
+
+metadata = MetaData()
+
+# SQLite numbers rows by itself only where the type is called INTEGER; it is 64 bits wide there all the same.
+RowKey = BigInteger().with_variant(Integer(), "sqlite")
+
+alembic_version = Table(
+    "alembic_version",
+    metadata,
+    Column("version_num", String(32), nullable=False, primary_key=True),
+)
+
+scopes = Table(
+    "scopes",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("tenant", Text, nullable=False, unique=True),
+)
+"""Partitions by number, so that no index repeats their names."""
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
+    Column("id", Text, nullable=False),
+    Column("incarnation", Text, nullable=False),
+    # NULL for a session that was never saved and only has a log or runs.
+    Column("body", LargeBinary),
+    Column("agent_id", Text, nullable=False, default=""),
+    # `agent_id` while the session's agent is not stopped: unique, as NULLs never collide.
+    Column("live_agent", Text),
+    Column("status", Integer, nullable=False, default=0),
+    Column("created_at", BigInteger, nullable=False, default=0),
+    Column("updated_at", BigInteger, nullable=False, default=0),
+    Column("deleted_at", BigInteger),
+    Column("halted", Integer, nullable=False, default=0),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("pruned_through", BigInteger, nullable=False, default=0),
+    # Bytes of the largest event there ever was: bounds what a page may weigh before it is read.
+    Column("largest_event", BigInteger, nullable=False),
+    Column("last_notification", BigInteger, nullable=False),
+    # `NEVER` for a session without an agent: none of its events is a notification to anyone.
+    Column("notified_sequence", BigInteger, nullable=False, default=NEVER),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("ticket_id", Text, nullable=False),
+    Column("lease_until", BigInteger, nullable=False),
+    UniqueConstraint("scope", "id"),
+    UniqueConstraint("scope", "live_agent"),
+    sqlite_autoincrement=True,  # a deleted session's key must not come back: readers may hold it
+)
+Index("sessions_by_change", sessions.c.scope, sessions.c.updated_at.desc(), sessions.c.id)
+Index("sessions_by_change_everywhere", sessions.c.updated_at.desc(), sessions.c.id, sessions.c.scope)
+Index(
+    "sessions_with_unapplied_notification",
+    sessions.c.key,
+    sqlite_where=sessions.c.last_notification > sessions.c.notified_sequence,
+    postgresql_where=sessions.c.last_notification > sessions.c.notified_sequence,
+)
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("scope", RowKey, ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
+    Column("session_id", Text, primary_key=True),
+    Column("incarnation", Text, nullable=False),
+    # A session made again grants epochs above it, so that no owner of the old one can write into the new one.
+    Column("epoch", BigInteger, nullable=False),
+    Column("deleted_at", BigInteger, nullable=False),
+    # The retry token of the deletion, which cannot live with the session: a late retry must not delete the next one.
+    Column("request_id", Text, nullable=False),
+    Column("fingerprint", LargeBinary, nullable=False),
+)
+"""The latest deletion of each session that was ever deleted."""
+
+retry_tokens = Table(
+    "retry_tokens",
+    metadata,
+    Column("session", RowKey, ForeignKey("sessions.key"), primary_key=True, autoincrement=False),
+    Column("request_id", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("response", LargeBinary, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("session", RowKey, ForeignKey("sessions.key"), nullable=False),
+    Column("id", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("queue_key", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("prompt_bytes", BigInteger, nullable=False),
+    # 1 while it is PENDING or RUNNING or waits for a decision, else NULL.
+    Column("unsettled", Integer),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("session", "id"),
+)
+Index("runs_in_mailbox_order", runs.c.session, runs.c.queue_key, runs.c.created_at, runs.c.id)
+Index(
+    "runs_unsettled",
+    runs.c.session,
+    runs.c.status,
+    sqlite_where=runs.c.unsettled.is_not(None),
+    postgresql_where=runs.c.unsettled.is_not(None),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("session", RowKey, ForeignKey("sessions.key"), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("scope", RowKey, nullable=False),
+    # 16 bytes; see `appends.event_key`.
+    Column("id", LargeBinary, nullable=False),
+    Column("type", Integer, nullable=False),
+    # 8 bytes as a number; see `appends.run_key`. 0 = no run.
+    Column("run", BigInteger, nullable=False),
+    Column("stored_at", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("session", "sequence"),
+    UniqueConstraint("scope", "id"),
+)
+Index("events_of_run", events.c.session, events.c.run, events.c.sequence)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
+    Column("name", Text, nullable=False),
+    # The session's id, not its key: an artifact may name a session that was never saved. Empty = none.
+    Column("session_id", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("stored_at", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("scope", "name"),
+)
+"""Rows of an ArtifactStore: they go with their session, in the same transaction."""
+Index("artifacts_of_session", artifacts.c.scope, artifacts.c.session_id)

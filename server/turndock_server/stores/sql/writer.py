@@ -1,0 +1,179 @@
+"""The one writer: whatever is queued is written in one transaction, and nobody is answered before its commit.
+
+A write first refuses all that can be refused and only then changes rows. So a refused one leaves nothing behind, and
+the others of its transaction are none the wiser. Only what nobody can foresee (a full disk, an event id that turns out
+to be known) takes the transaction back; then every write of it is made in one of its own, so that a failure is the
+failure of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from turndock.errors import TurndockError
+from turndock_server.stores.sql.appends import Append, append_all
+from turndock_server.stores.sql.engine import WAL_BOUND, Database, storage_error
+from turndock_server.stores.sql.transaction import Transaction, Write
+from turndock_server.stores.sql.wakeups import Bell
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_GROUP: Final = 1_000
+"""Most writes in one transaction."""
+
+MAX_GROUP_BYTES: Final = 8 << 20
+"""Most bytes of events in one transaction of several writes."""
+
+_CHECKPOINT_PAUSE_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Queued:
+    work: Write[Any] | Append
+    answer: asyncio.Future[Any]
+
+
+class Writer:
+    """Queues writes and commits them in groups."""
+
+    def __init__(self, database: Database, bell: Bell, clock: Callable[[], int]) -> None:
+        self._database = database
+        self._bell = bell
+        self._clock = clock
+        self._queue: deque[_Queued] = deque()
+        self._called = asyncio.Event()
+        self._is_closing = False
+        self._next_checkpoint = 0.0
+        self._loop = asyncio.create_task(self._run(), name="store writer")
+
+    async def write(self, work: Write[T]) -> T:
+        """Make a write. Raises what it refuses with, or what the database reports, as `TurndockError`."""
+        return await self._enqueue(work)
+
+    async def append(self, work: Append) -> list[bytes]:
+        """Append events, together with other appends that wait. The answer is that of `append_all`; raises as `write`."""
+        return await self._enqueue(work)
+
+    async def close(self) -> None:
+        """Take nothing more, and commit what is queued."""
+        self._is_closing = True
+        self._called.set()
+        await self._loop
+
+    def _enqueue(self, work: Write[Any] | Append) -> asyncio.Future[Any]:
+        if self._is_closing:
+            raise TurndockError("SERVER_STOPPING", "the store is closed")
+        queued = _Queued(work, asyncio.get_running_loop().create_future())
+        self._queue.append(queued)
+        self._called.set()
+        return queued.answer
+
+    async def _run(self) -> None:
+        while True:
+            while self._queue:
+                await self._settle(self._next_group())
+                await self._keep_wal_small()
+            if self._is_closing:
+                return
+            self._called.clear()
+            await self._called.wait()
+
+    def _next_group(self) -> list[_Queued]:
+        group: list[_Queued] = []
+        size = 0
+        while self._queue and len(group) < MAX_GROUP:
+            work = self._queue[0].work
+            size += work.size if isinstance(work, Append) else 0
+            if group and size > MAX_GROUP_BYTES:
+                break
+            queued = self._queue.popleft()
+            if not queued.answer.cancelled():  # nobody waits for it, and nothing of it was promised
+                group.append(queued)
+        return group
+
+    async def _settle(self, group: Sequence[_Queued]) -> None:
+        """Commit a group and answer everybody in it."""
+        for is_careful in (False, True):
+            try:
+                return _answer(group, await self._commit(group, is_careful=is_careful))
+            except IntegrityError:
+                continue
+            except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
+                failure = _reported(error)
+                if len(group) == 1 or _is_everybodys(failure):
+                    return _answer(group, [failure] * len(group))
+                break
+        for queued in group:
+            await self._settle_alone(queued)
+
+    async def _settle_alone(self, queued: _Queued) -> None:
+        try:
+            outcomes = await self._commit((queued,), is_careful=True)
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
+            outcomes = [_reported(error)]
+        _answer((queued,), outcomes)
+
+    async def _commit(self, group: Sequence[_Queued], *, is_careful: bool) -> list[Any]:
+        async with self._database.transaction() as connection:
+            transaction = Transaction(connection, self._clock(), is_careful)
+            outcomes = await _perform(transaction, group)
+        self._bell.ring(transaction.grown)
+        return outcomes
+
+    async def _keep_wal_small(self) -> None:
+        """Checkpoints happen by the way, at commits; here one is made that cuts the file, if it has grown too large."""
+        if self._database.wal_bytes() <= WAL_BOUND or time.monotonic() < self._next_checkpoint:
+            return
+        try:
+            is_empty = await self._database.empty_wal()
+        except (SQLAlchemyError, sqlite3.Error):
+            logger.exception("the write-ahead log could not be emptied")
+            is_empty = False
+        if not is_empty:
+            self._next_checkpoint = time.monotonic() + _CHECKPOINT_PAUSE_SECONDS
+
+
+async def _perform(transaction: Transaction, group: Iterable[_Queued]) -> list[Any]:
+    """What each write answers or refuses with. Appends that follow one another are one piece of work."""
+    outcomes: list[Any] = []
+    for is_append, members in groupby((queued.work for queued in group), lambda work: isinstance(work, Append)):
+        if is_append:
+            outcomes += await append_all(transaction, [work for work in members if isinstance(work, Append)])
+            continue
+        for work in members:
+            try:
+                outcomes.append(await work(transaction))
+            except TurndockError as refusal:
+                outcomes.append(refusal)
+    return outcomes
+
+
+def _answer(group: Iterable[_Queued], outcomes: Iterable[Any]) -> None:
+    for queued, outcome in zip(group, outcomes, strict=True):
+        if queued.answer.done():  # the caller has gone
+            continue
+        if isinstance(outcome, Exception):
+            queued.answer.set_exception(outcome)
+        else:
+            queued.answer.set_result(outcome)
+
+
+def _reported(error: Exception) -> Exception:
+    return storage_error(error) if isinstance(error, (SQLAlchemyError, sqlite3.Error)) else error
+
+
+def _is_everybodys(failure: Exception) -> bool:
+    """Whether no write of a group would fare better alone, so that trying is only waiting longer."""
+    return isinstance(failure, TurndockError) and failure.retryable

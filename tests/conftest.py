@@ -1,0 +1,26 @@
+"""What every test gets."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from support import toolchains
+
+# Examples are drawn anew on every developer's run and are the same on every run in CI.
+hypothesis.settings.register_profile("turndock", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("turndock")
+
+
+@pytest.fixture
+def require_tool() -> Callable[[str], Path]:
+    """`require_tool(name)` returns an executable's path or skips the test; see support.toolchains."""
+    return toolchains.require_tool
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the work tree."""
+    return Path(__file__).resolve().parent.parent

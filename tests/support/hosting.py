@@ -1,0 +1,80 @@
+"""A host in this process, over any store, with a real channel in between: what most tests of the turn machine need."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc.aio
+
+from turndock import events, wire
+from turndock.agent.v1 import GetServerInfoResponse
+from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
+from turndock.ports import Backend, Behavior, Mailbox, SessionStore
+from turndock.types.v1 import AgentLimits
+from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.dispatcher import LocalDispatcher
+from turndock_server.core.feed import Feed
+from turndock_server.core.host import Host
+from turndock_server.core.journal import Journal
+from turndock_server.core.prompts import Prompts
+from turndock_server.core.starter import Starter
+from turndock_server.core.watch import read_log_of
+from turndock_server.services.agent_host import AgentHostService
+from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.stores import SessionStoreService
+
+
+@dataclass
+class Served:
+    """A host that is served, and a stub to call it."""
+
+    host: Host
+    stub: AgentHostStub
+    channel: grpc.aio.Channel
+    address: str
+
+
+def make_host(
+    store: SessionStore,
+    backends: Mapping[str, Backend],
+    behaviors: Mapping[str, Behavior] | None = None,
+    limits: AgentLimits | None = None,
+) -> Host:
+    """A host over a store that has a mailbox."""
+    assert isinstance(store, Mailbox)
+    return Host(
+        Journal(store, store, Feed()),
+        LocalDispatcher(),
+        backends,
+        behaviors or {},
+        host_id=events.new_id(),
+        sole_host=True,
+        defaults=with_defaults(limits or AgentLimits(), DEFAULT_LIMITS),
+        read_log=read_log_of(store),
+        backend_wait_s=0.5,
+    )
+
+
+@asynccontextmanager
+async def served(host: Host, *, grace_s: float = 2.0) -> AsyncIterator[Served]:
+    """The host behind gRPC on a free port of the loopback interface."""
+    server = wire.new_server(interceptors=(CallerInterceptor(),))
+    prompts = Prompts(host, max_prompt_bytes=1 << 20)
+
+    async def info() -> GetServerInfoResponse:
+        return GetServerInfoResponse(version="test")
+
+    AgentHostService(host, Starter(host), prompts, info).add_to(server)
+    SessionStoreService(host, None).add_to(server)
+    endpoint = wire.bind(server, "127.0.0.1:0")
+    await host.start()
+    await server.start()
+    channel = wire.connect(endpoint)
+    try:
+        yield Served(host, AgentHostStub(channel), channel, str(endpoint))
+    finally:
+        await channel.close()
+        await host.stop(grace_s)
+        await server.stop(0)
