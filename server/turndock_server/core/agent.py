@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 from turndock import events
 from turndock.agent.v1 import AgentStatus
@@ -19,20 +18,13 @@ from turndock.behavior.v1 import Decision
 from turndock.errors import TurndockError
 from turndock.ports import Backend
 from turndock.store.v1 import (
-    AppendEventsRequest,
     ClaimAgentResponse,
     EnqueueRunRequest,
-    FlushRequest,
-    FlushResponse,
-    SaveSessionRequest,
 )
 from turndock.types.v1 import (
-    BackendSession,
     Event,
-    EventBatch,
     EventType,
     Failure,
-    Fence,
     HostLostPolicy,
     Response,
     Run,
@@ -49,6 +41,7 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
 from turndock_server.core.mailbox import Mailbox
+from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.turn import Turn, TurnHooks
 
 MAX_ATTEMPTS = 3
@@ -69,23 +62,18 @@ class Agent:
         "_unsettled",
         "backend_ready",
         "current_run_id",
-        "epoch",
         "key",
         "last_activity",
         "last_activity_us",
         "mailbox",
         "phase",
-        "session",
+        "writer",
     )
 
     def __init__(
         self, env: Environment, key: AgentKey, claim: ClaimAgentResponse, *, backend_ready: bool = False
     ) -> None:
         self.key = key
-        self.epoch = claim.epoch
-        self.session = Session()
-        """The session as this agent knows it, which is how it will next be saved."""
-        self.session.CopyFrom(claim.session)
         self.phase = Phase.IDLE
         self.mailbox = Mailbox()
         self.current_run_id = ""
@@ -99,18 +87,31 @@ class Agent:
         self._attaching = False
         self._begin_lock: asyncio.Lock | None = None
         self._applied: list[tuple[int, asyncio.Future[None]]] | None = None
-        record = self.session.agent
-        self._conduct = Conduct(
+        record = claim.session.agent
+        self._conduct = conduct = Conduct(
             env.behavior(record.definition.behavior),
             key.scope,
-            self.session.id,
+            claim.session.id,
             record.definition.agent_name,
             record.state_json,
+        )
+        self.writer = SessionWriter(
+            env.journal, key, claim.epoch, claim.session, state_json=lambda: conduct.state_json
         )
         self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
                 self.mailbox.put(run)
+
+    @property
+    def session(self) -> Session:
+        """The session as this agent knows it."""
+        return self.writer.session
+
+    @property
+    def epoch(self) -> int:
+        """The claim's."""
+        return self.writer.epoch
 
     # --- The loop ------------------------------------------------------------------------------------------------
 
@@ -195,8 +196,7 @@ class Agent:
 
     async def notify(self, event: Event) -> tuple[Event, bool]:
         """Store a notification and queue it; as stored, and whether it was known already."""
-        request = AppendEventsRequest(scope=self.key.scope, events=[event], fence=self._fence())
-        result = (await self._env.journal.append_events(request)).results[0]
+        result = (await self.writer.append_results([event], strict=False))[0]
         if not result.duplicate:
             self.mailbox.notify(result.event)
         return result.event, result.duplicate
@@ -221,7 +221,7 @@ class Agent:
         """Freeze or thaw the mailbox."""
         if self.session.agent.halted != halted:
             self.session.agent.halted = halted
-            await self.save_session()
+            await self.writer.save()
             self.publish_status()
 
     def ended(self) -> None:
@@ -269,7 +269,9 @@ class Agent:
         started.attempt = max(run.attempt, 1)
         started.started_at_us = events.now_us()
         started.provider = self.session.agent.definition.backend
-        await self._flush(started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING)
+        await self.writer.flush(
+            started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING
+        )
         self.mailbox.remove(run.id)
         self.current_run_id, self._attaching = run.id, True
         self._enter(Phase.PROCESSING)
@@ -302,8 +304,8 @@ class Agent:
             Intake(self.session.id, run.id, definition.backend, run.correlation_id),
             Capture.within(limits),
             TurnHooks(
-                store=self._append,
-                keep_session=self._keep_backend_session,
+                store=self.writer.append,
+                keep_session=self.writer.keep_backend_session,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
             ),
             watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
@@ -328,7 +330,7 @@ class Agent:
         record.backend_session.CopyFrom(attached.session)
         self.backend_ready = True
         changed = SessionChanged(reason="woken", restored_backend=attached.restored)
-        await self._append(
+        await self.writer.append(
             [transcript.session_event(self.session.id, EventType.EVENT_TYPE_SESSION_RESUMED, changed)]
         )
 
@@ -360,7 +362,9 @@ class Agent:
         record.backend_session.CopyFrom(outcome.session)
         record.turn_count += 1
         accounts.add_usage(record.total_usage, outcome.usage)
-        stored = await self._flush(ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING)
+        stored = await self.writer.flush(
+            ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
+        )
         if response is not None and turn is not None:
             turn.stored([result.event for result in stored.results])
             transcript.with_events(response, turn.kept, stored.results[-1].event)
@@ -398,7 +402,7 @@ class Agent:
         done = Run()
         done.CopyFrom(run)
         done.decision_pending = False
-        stored = await self._flush(done, (), expected=run.status, chained=chained)
+        stored = await self.writer.flush(done, (), expected=run.status, chained=chained)
         if stored.HasField("chained_run"):
             self.mailbox.put(stored.chained_run)
         self._tell_applied()
@@ -409,7 +413,9 @@ class Agent:
         self.session.agent.halted = halted_before or halt
         ended = transcript.refused_run(run, failure)
         await self._post_run(halted_before, run.id)
-        await self._flush(ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING)
+        await self.writer.flush(
+            ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING
+        )
         self.mailbox.remove(run.id)
         self.publish_status()
         self._env.settled(self.key, ended, None)
@@ -426,7 +432,7 @@ class Agent:
         halted_before = self.session.agent.halted
         if await self._hear_notifications():
             await self._post_run(halted_before, "")
-            await self.save_session()
+            await self.writer.save()
             self._tell_applied()
             self.publish_status()
 
@@ -442,7 +448,7 @@ class Agent:
             if decision.HasField("prompt"):
                 # Stored before the notification counts as applied; its id makes a second try harmless.
                 run = transcript.event_run(self.session.id, notification, decision.prompt)
-                request = EnqueueRunRequest(scope=self.key.scope, run=run, fence=self._fence())
+                request = EnqueueRunRequest(scope=self.key.scope, run=run, fence=self.writer.fence)
                 self.mailbox.put((await self._env.journal.enqueue_run(request)).run)
             record.notified_sequence = notification.sequence
             heard = True
@@ -466,7 +472,7 @@ class Agent:
             message = failure.message or failure.reason
             raise AgentEnds(Failure(reason="pre_run_failed", message=message, causes=[failure.reason]))
         self.session.agent.ready = True
-        await self.save_session()
+        await self.writer.save()
 
     async def settle_lost_runs(self) -> None:
         """Settle what the last owner left: a turn that was under way, a decision that was due."""
@@ -482,8 +488,8 @@ class Agent:
 
     async def say_goodbye(self, reason: str) -> None:
         """The agent leaves memory: store its state and an event that says so."""
-        await self._append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
-        await self.save_session()
+        await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
+        await self.writer.save()
         self._enter(Phase.DORMANT)
 
     async def _settle_lost(self, run: Run) -> None:
@@ -497,7 +503,7 @@ class Agent:
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:
             again = transcript.next_attempt(run)
             superseded = transcript.attempt_superseded(run)
-            await self._flush(again, [superseded], expected=RunStatus.RUN_STATUS_RUNNING)
+            await self.writer.flush(again, [superseded], expected=RunStatus.RUN_STATUS_RUNNING)
             self.mailbox.put(again)
             return
         self._enter(Phase.PROCESSING)
@@ -513,60 +519,6 @@ class Agent:
             open_tools=await history.open_tools(journal, self.key, run.id),
         )
         await self._settle(run, lost)
-
-    # --- Writing -------------------------------------------------------------------------------------------------
-
-    async def save_session(self, request_id: str = "") -> None:
-        """Store the session as it is in memory."""
-        request = SaveSessionRequest(
-            scope=self.key.scope, request_id=request_id, session=self._session_now(), fence=self._fence()
-        )
-        await self._env.journal.save_session(request)
-
-    async def _append(self, batch: Sequence[Event]) -> Sequence[Event]:
-        """Store events of this agent; as stored."""
-        request = AppendEventsRequest(
-            scope=self.key.scope, events=batch, fence=self._fence(), strict_duplicates=True
-        )
-        results = (await self._env.journal.append_events(request)).results
-        self.session.last_sequence = results[-1].event.sequence
-        return [result.event for result in results]
-
-    async def _flush(
-        self,
-        run: Run,
-        batch: Sequence[Event],
-        *,
-        expected: RunStatus.ValueType,
-        chained: Run | None = None,
-    ) -> FlushResponse:
-        """Store the session, a run and events in one transaction, if the run still has the expected status."""
-        request = FlushRequest(
-            scope=self.key.scope,
-            session=self._session_now(),
-            run=run,
-            events=EventBatch(events=batch),
-            expected_run_status=expected,
-            fence=self._fence(),
-            strict_duplicates=True,
-            chained_run=chained,
-        )
-        response = await self._env.journal.flush(request)
-        self.session.last_sequence = response.head
-        return response
-
-    async def _keep_backend_session(self, backend_session: BackendSession) -> None:
-        """Store a checkpoint."""
-        self.session.agent.backend_session.CopyFrom(backend_session)
-        await self.save_session()
-
-    def _session_now(self) -> Session:
-        self.session.agent.state_json = self._conduct.state_json
-        self.session.updated_at_us = events.now_us()
-        return self.session
-
-    def _fence(self) -> Fence:
-        return Fence(epoch=self.epoch)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = move(self.phase, phase)

@@ -194,7 +194,9 @@ class Conduct:
                 halted = Failure(reason="pre_turn_halted", message=answer.halt.reason)
                 verdict = Verdict(run.prompt, halted, halt=True)
             case "deny":
-                denied = answer.deny.failure if answer.deny.failure.reason else Failure(reason="pre_turn_denied")
+                denied = (
+                    answer.deny.failure if answer.deny.failure.reason else Failure(reason="pre_turn_denied")
+                )
                 verdict = Verdict(run.prompt, denied)
             case _:
                 pass

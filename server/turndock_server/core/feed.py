@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -216,7 +216,7 @@ class Feed:
             tail.wake()
 
     @contextmanager
-    def watching(self, key: AgentKey) -> Iterator[Tail]:
+    def watching(self, key: AgentKey) -> Generator[Tail]:
         """The session's tail, kept for as long as the context lasts."""
         tail = self._tails.get(key)
         if tail is None:

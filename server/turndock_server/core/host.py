@@ -21,7 +21,6 @@ from turndock.agent.v1 import (
 from turndock.errors import TurndockError, not_found
 from turndock.ports import Backend, Behavior
 from turndock.store.v1 import (
-    AppendEventsRequest,
     GetSessionRequest,
     ListRunsRequest,
     ListSessionsRequest,
@@ -31,7 +30,6 @@ from turndock.types.v1 import (
     AgentPhase,
     EventType,
     Failure,
-    Fence,
     Page,
     Run,
     RunStatus,
@@ -297,15 +295,13 @@ class Host:
             )
             session.agent.stopped = True
             session.agent.stop_request_id = request_id
-            await agent.save_session()
+            await agent.writer.save()
             ended = transcript.session_event(
                 session.id,
                 EventType.EVENT_TYPE_SESSION_FAILED if failure else EventType.EVENT_TYPE_SESSION_COMPLETED,
                 SessionChanged(reason=reason, failure=failure),
             )
-            await self.journal.append_events(
-                AppendEventsRequest(scope=agent.key.scope, events=[ended], fence=Fence(epoch=agent.epoch))
-            )
+            await agent.writer.append([ended])
             agent.ended()
             self.roster.forget(agent)
             await self.roster.release(agent.key, agent.epoch, force=True)

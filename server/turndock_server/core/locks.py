@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ class KeyedLocks(Generic[K]):
         self._users: dict[K, int] = {}
 
     @asynccontextmanager
-    async def hold(self, key: K) -> AsyncIterator[None]:
+    async def hold(self, key: K) -> AsyncGenerator[None]:
         """Hold the key's lock for as long as the context lasts."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._users[key] = self._users.get(key, 0) + 1

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from turndock import events
@@ -159,7 +159,7 @@ class Roster:
         self.wake(agent)
 
     @asynccontextmanager
-    async def holding_mailbox(self, key: AgentKey) -> AsyncIterator[Agent | None]:
+    async def holding_mailbox(self, key: AgentKey) -> AsyncGenerator[Agent | None]:
         """Keep waiting runs from beginning while one of them is changed; the agent if it lives here."""
         async with self.doors.hold(key):
             agent = self._agents.get(key)

@@ -10,13 +10,12 @@ from turndock import events, jsontext
 from turndock.agent.v1 import StartAgentRequest
 from turndock.behavior.v1 import InitAgentRequest, InitAgentResponse
 from turndock.errors import TurndockError, invalid, not_found
-from turndock.store.v1 import AppendEventsRequest, SaveSessionRequest
+from turndock.store.v1 import SaveSessionRequest
 from turndock.types.v1 import (
     AgentDefinition,
     AgentRecord,
     BackendSession,
     EventType,
-    Fence,
     Session,
     SessionChanged,
     SessionStatus,
@@ -131,10 +130,7 @@ class Starter:
                 opening.insert(
                     0, transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_CREATED, created)
                 )
-            stored = await self._host.journal.append_events(
-                AppendEventsRequest(scope=key.scope, events=opening, fence=Fence(epoch=agent.epoch))
-            )
-            agent.session.last_sequence = stored.results[-1].event.sequence
+            await agent.writer.append(opening)
         self._host.roster.wake(agent)
         return Started(Located(key, agent.session, agent), restored, attached.restored)
 

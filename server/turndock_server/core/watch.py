@@ -91,7 +91,7 @@ class WatchContext:
 
 async def watch(
     context: WatchContext, scope_tenant: str | None, request: WatchRequest
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """The frames of a watch, encoded. Raises `TurndockError` as the RPC's comment says."""
     with ExitStack() as tails:
         watches = [

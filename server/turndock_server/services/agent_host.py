@@ -258,8 +258,8 @@ class AgentHostService:
 
 def _hung_up(context: Context) -> bool:
     """Whether the caller took the call back, rather than ran out of time."""
-    left: float | None = context.time_remaining()
-    return left is None or left > 0
+    # A call without a deadline has None left, whatever its type says.
+    return (context.time_remaining() or float("inf")) > 0
 
 
 def _check_name(request: _Addressed) -> None:

@@ -7,7 +7,6 @@ fenced by the store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
@@ -16,7 +15,7 @@ from turndock.errors import TurndockError, not_found, not_offered
 from turndock.ports import ArtifactStore, EventWatcher
 from turndock.serving import add_artifact_store
 from turndock.serving.contracts import SESSION_STORE
-from turndock.serving.handlers import add_port
+from turndock.serving.handlers import add_port, close_stream
 from turndock.store.v1 import (
     ArtifactStoreDeleteRequest,
     ArtifactStoreDeleteResponse,
@@ -112,9 +111,12 @@ class SessionStoreService:
         watcher = self._watcher
         if watcher is None:
             raise not_offered("SessionStore.WatchEvents")
-        async with aclosing(watcher.watch_events(request)) as batches:  # type: ignore[type-var]  # a generator
+        batches = watcher.watch_events(request)
+        try:
             async for batch in batches:
                 yield batch
+        finally:
+            await close_stream(batches)
 
 
 class ArtifactStoreService:

@@ -61,39 +61,49 @@ class Player:
         outputs: list[TurnOutput] = []
         approvals: list[ToolApprovalRequested] = []
         for item in items:
-            kind = item.WhichOneof("item")
-            if approvals and kind != "approval_request":
+            said = self._hear(item)
+            if said is None:
+                continue
+            if approvals and not isinstance(said, ToolApprovalRequested):
                 yield Approvals(approvals)
                 approvals = []
-            if kind == "event" and self._accepted:
-                outputs.append(item.event)
-                continue
-            if kind is None:
-                continue  # of a newer release: passed over
-            if kind == "accepted":
-                self._accepted = True
-                if item.accepted.HasField("session"):
-                    self._turn.accept(item.accepted.session)
-                continue
-            if kind != "rejected" and not self._accepted:
-                raise BackendLost(f"the backend's turn began with {kind} instead of accepted or rejected")
-            if kind in _TERMINALS:
-                outputs.append(getattr(item, kind))
-                self.ended = True
-                break
-            if outputs:
+            if isinstance(said, Checkpoint | ToolApprovalRequested | Rejected) and outputs:
                 yield outputs
                 outputs = []
-            if kind == "rejected":
-                raise Rejected(item.rejected)
-            if kind == "checkpoint":
-                yield item.checkpoint
+            if isinstance(said, Rejected):
+                raise said
+            if isinstance(said, Checkpoint):
+                yield said
+            elif isinstance(said, ToolApprovalRequested):
+                approvals.append(said)
             else:
-                approvals.append(item.approval_request)
+                outputs.append(said)
+                if self.ended:
+                    break
         if approvals:
             yield Approvals(approvals)
         if outputs:
             yield outputs
+
+    def _hear(self, item: TurnItem) -> TurnOutput | Checkpoint | ToolApprovalRequested | Rejected | None:
+        """What an item says; None if that is nothing for the host. Members of a newer release are passed over."""
+        kind = item.WhichOneof("item")
+        if kind == "event" and self._accepted:
+            return item.event
+        if kind == "accepted":
+            self._accepted = True
+            if item.accepted.HasField("session"):
+                self._turn.accept(item.accepted.session)
+            return None
+        if kind is None:
+            return None
+        if kind == "rejected":
+            return Rejected(item.rejected)
+        if not self._accepted:
+            raise BackendLost(f"the backend's turn began with {kind} instead of accepted or rejected")
+        self.ended = kind in _TERMINALS
+        said: TurnOutput | Checkpoint | ToolApprovalRequested = getattr(item, kind)
+        return said
 
     async def answer(self, question: Question) -> None:
         """Put a question to the host and its answer to the backend."""

@@ -72,7 +72,9 @@ def _method_handler(rpc: MethodDescriptor, port: object) -> Handler:
     method: Callable[[Any], Any] | None = getattr(port, method_name(rpc.name), None)
     if method is None:
         return _absent(f"{rpc.containing_service.name}.{rpc.name}")
-    return _streaming(method) if rpc.server_streaming else _answering(method)
+    if rpc.server_streaming:
+        return _streaming(method)
+    return _taking_in(method) if rpc.client_streaming else _answering(method)
 
 
 def _answering(method: Callable[[Any], Awaitable[Any]]) -> Handler:
@@ -80,6 +82,25 @@ def _answering(method: Callable[[Any], Awaitable[Any]]) -> Handler:
         return await method(request)
 
     return answer
+
+
+def _taking_in(method: Callable[[AsyncIterator[Any]], Awaitable[Any]]) -> Handler:
+    async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
+        return await method(_all(requests, context))
+
+    return answer
+
+
+async def _all(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    """The caller's requests, which come to an end only if the caller ended them.
+
+    gRPC ends its iterator also when the call breaks, up to a millisecond before it cancels the handler, and half an
+    upload would be taken for a whole one. What is sent now stands behind the news of the break, so that after it there
+    is no such news to come.
+    """
+    async for request in requests:
+        yield request
+    await context.send_initial_metadata(())
 
 
 def _streaming(method: Callable[[Any], AsyncIterator[Any]]) -> Handler:

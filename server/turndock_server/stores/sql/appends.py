@@ -41,7 +41,7 @@ _EVENT_COLUMNS: Final = ("session", "sequence", "scope", "id", "type", "run", "s
 class Append:
     """The events of one call, ready to be numbered."""
 
-    __slots__ = ("drafts", "expected", "fence", "field", "is_strict", "partition", "size")
+    __slots__ = ("drafts", "expected", "fence", "field", "is_owners", "is_strict", "partition", "size")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Append:
         expected: ExpectedSequence | None = None,
         fence: Fence | None = None,
         is_strict: bool = False,
+        is_owners: bool = True,
     ) -> None:
         self.partition = partition
         self.drafts = [encoding.draft(event) for event in events]
@@ -60,6 +61,8 @@ class Append:
         self.expected = expected
         self.fence = fence
         self.is_strict = is_strict
+        self.is_owners = is_owners
+        """Whether a session that somebody owns takes it from its owner alone."""
         self.size = sum(len(draft.body) for draft in self.drafts)
 
     @property
@@ -122,7 +125,8 @@ class Book:
         scope = append.partition.key
         logs = [self._logs[scope, session_id] for session_id in append.session_ids]
         for log in logs:
-            log.row.check_fence(append.fence, self._tx.now_us)
+            if append.is_owners:
+                log.row.check_fence(append.fence, self._tx.now_us)
             _check_expected(log.row, append.expected)
         if append.is_strict:
             self._check_duplicates(append)

@@ -148,10 +148,7 @@ async def save(tx: Transaction, partition: sessions.Partition, request: SaveRunR
         stored = await find(tx, session, request.run.id)
         if request.HasField("expected_status"):
             check_status(stored, request.run.id, request.expected_status)
-        session_key = session.key
-        if session_key is None or (fence is not None and fence.epoch > session.epoch):
-            session.see(fence)
-            session_key = await sessions.put(tx, session)
+        session_key = await sessions.ensure(tx, session, fence)
         return SaveRunResponse(run=await put(tx, session_key, stored, request.run))
 
     return await once(tx, session, request, SaveRunResponse, write)

@@ -65,6 +65,7 @@ sessions = Table(
     Column("created_at", BigInteger, nullable=False, default=0),
     Column("updated_at", BigInteger, nullable=False, default=0),
     Column("deleted_at", BigInteger),
+    Column("stopped", Integer, nullable=False, default=0),
     Column("halted", Integer, nullable=False, default=0),
     Column("last_sequence", BigInteger, nullable=False),
     Column("pruned_through", BigInteger, nullable=False, default=0),

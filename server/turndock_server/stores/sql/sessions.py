@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from turndock.errors import TurndockError
+from turndock.errors import TurndockError, not_found
 from turndock.store.v1 import (
     DeleteSessionRequest,
     DeleteSessionResponse,
@@ -52,7 +52,9 @@ class SessionRow:
     is_saved: bool = False
     created_at: int = 0
     updated_at: int = 0
-    halted: bool = False
+    is_deleted: bool = False
+    is_stopped: bool = False
+    is_halted: bool = False
     last_sequence: int = 0
     largest_event: int = 0
     last_notification: int = 0
@@ -87,6 +89,8 @@ _COLUMNS: Final = (
     sessions.c.body.is_not(None),
     sessions.c.created_at,
     sessions.c.updated_at,
+    sessions.c.deleted_at.is_not(None),
+    sessions.c.stopped,
     sessions.c.halted,
     sessions.c.last_sequence,
     sessions.c.largest_event,
@@ -150,6 +154,14 @@ async def put(tx: Transaction, row: SessionRow, session: Session | None = None) 
     return row.key
 
 
+async def ensure(tx: Transaction, row: SessionRow, fence: Fence | None) -> int:
+    """The key of a session's row, made if it is not there. The epoch of the write is remembered."""
+    if row.key is not None and (fence is None or fence.epoch == row.epoch):
+        return row.key
+    row.see(fence)
+    return await put(tx, row)
+
+
 def _saved(session: Session) -> dict[str, Any]:
     has_agent = session.HasField("agent")
     is_live = has_agent and not session.agent.stopped
@@ -161,6 +173,7 @@ def _saved(session: Session) -> dict[str, Any]:
         "created_at": session.created_at_us,
         "updated_at": session.updated_at_us,
         "deleted_at": session.deleted_at_us if session.HasField("deleted_at_us") else None,
+        "stopped": int(session.agent.stopped),
         "halted": int(session.agent.halted),
         "notified_sequence": min(session.agent.notified_sequence, NEVER) if has_agent else NEVER,
     }
@@ -187,6 +200,14 @@ def visible(body: bytes, tenant: str, incarnation: str, last_sequence: int) -> S
     session.incarnation = incarnation
     session.last_sequence = last_sequence
     return session
+
+
+async def read(tx: Transaction, partition: Partition, row: SessionRow) -> Session:
+    """The session as callers see it. Raises SESSION_NOT_FOUND when it was never saved."""
+    if not row.is_saved:
+        raise not_found("session", row.id)
+    body = await tx.connection.execute(select(sessions.c.body).where(sessions.c.key == row.key))
+    return visible(body.scalar_one(), partition.tenant, row.incarnation, row.last_sequence)
 
 
 async def check_agent_name(tx: Transaction, row: SessionRow, session: Session) -> None:
