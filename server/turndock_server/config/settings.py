@@ -334,6 +334,12 @@ class Settings(BaseSettings):
         return self.store.path or self.data / "turndock.db"
 
     @property
+    def lock_path(self) -> Path | None:
+        """The file by which a server keeps others away from its store; None when nobody else could have it."""
+        path = self.store_path
+        return path.with_name(f"{path.name}.lock") if self.store.kind == "sqlite" else None
+
+    @property
     def artifacts_path(self) -> Path:
         """The directory of the `files` store."""
         return self.artifacts.path or self.data / "artifacts"

@@ -41,7 +41,9 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
 from turndock_server.core.mailbox import Mailbox
+from turndock_server.core.notices import Notices
 from turndock_server.core.session_writer import SessionWriter
+from turndock_server.core.status import status_of
 from turndock_server.core.turn import Turn, TurnHooks
 
 MAX_ATTEMPTS = 3
@@ -52,7 +54,6 @@ class Agent:
     """One claimed agent. Made by its host from a claim; lives until its host drops it."""
 
     __slots__ = (
-        "_applied",
         "_attaching",
         "_begin_lock",
         "_conduct",
@@ -66,6 +67,7 @@ class Agent:
         "last_activity",
         "last_activity_us",
         "mailbox",
+        "notices",
         "phase",
         "writer",
     )
@@ -76,6 +78,7 @@ class Agent:
         self.key = key
         self.phase = Phase.IDLE
         self.mailbox = Mailbox()
+        self.notices = Notices()
         self.current_run_id = ""
         """The run whose turn is under way, from the moment it begins to that of its terminal; empty = none."""
         self.backend_ready = backend_ready
@@ -86,7 +89,6 @@ class Agent:
         self._kill: Kill | None = None
         self._attaching = False
         self._begin_lock: asyncio.Lock | None = None
-        self._applied: list[tuple[int, asyncio.Future[None]]] | None = None
         record = claim.session.agent
         self._conduct = conduct = Conduct(
             env.behavior(record.definition.behavior),
@@ -201,21 +203,10 @@ class Agent:
             self.mailbox.notify(result.event)
         return result.event, result.duplicate
 
-    def applied(self, sequence: int) -> asyncio.Future[None]:
-        """Done when the effect of the notification with this number is stored."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.session.agent.notified_sequence >= sequence:
-            waiter.set_result(None)
-        else:
-            self._applied = [*(self._applied or ()), (sequence, waiter)]
-        return waiter
-
-    def abandon(self) -> None:
-        """The agent is out of memory: whoever waits on it must ask again."""
-        for _, waiter in self._applied or ():
-            if not waiter.done():
-                waiter.set_exception(TurndockError("UNAVAILABLE", "the agent left memory; ask again"))
-        self._applied = None
+    async def applied(self, sequence: int) -> None:
+        """Wait until the effect of the notification with this number is stored."""
+        if self.session.agent.notified_sequence < sequence:
+            await self.notices.wait_for(sequence)
 
     async def set_halted(self, halted: bool) -> None:
         """Freeze or thaw the mailbox."""
@@ -235,23 +226,13 @@ class Agent:
 
     def status(self) -> AgentStatus:
         """The agent as seen from outside."""
-        record = self.session.agent
-        return AgentStatus(
-            agent_name=record.definition.agent_name,
-            session_id=self.session.id,
-            phase=self.phase.value,
-            halted=record.halted,
+        self.session.agent.state_json = self._conduct.state_json
+        return status_of(
+            self.session,
+            self.phase,
             queued=len(self.mailbox),
-            current_run_id=self.current_run_id,
-            state_json=self._conduct.state_json,
-            persistence_failures=record.persistence_failures,
-            last_sequence=self.session.last_sequence,
-            definition=record.definition,
-            turn_count=record.turn_count,
-            total_usage=record.total_usage,
-            title=record.title,
             last_activity_us=self.last_activity_us,
-            incarnation=self.session.incarnation,
+            current_run_id=self.current_run_id,
             pending_notifications=self.mailbox.pending_notifications,
         )
 
@@ -405,7 +386,7 @@ class Agent:
         stored = await self.writer.flush(done, (), expected=run.status, chained=chained)
         if stored.HasField("chained_run"):
             self.mailbox.put(stored.chained_run)
-        self._tell_applied()
+        self.notices.applied_through(self.session.agent.notified_sequence)
 
     async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
@@ -433,7 +414,7 @@ class Agent:
         if await self._hear_notifications():
             await self._post_run(halted_before, "")
             await self.writer.save()
-            self._tell_applied()
+            self.notices.applied_through(self.session.agent.notified_sequence)
             self.publish_status()
 
     async def _hear_notifications(self) -> bool:
@@ -453,15 +434,6 @@ class Agent:
             record.notified_sequence = notification.sequence
             heard = True
         return heard
-
-    def _tell_applied(self) -> None:
-        if self._applied is None:
-            return
-        through = self.session.agent.notified_sequence
-        for sequence, waiter in self._applied:
-            if sequence <= through and not waiter.done():
-                waiter.set_result(None)
-        self._applied = [entry for entry in self._applied if entry[0] > through] or None
 
     # --- Coming back ---------------------------------------------------------------------------------------------
 

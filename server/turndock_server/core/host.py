@@ -27,7 +27,6 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import (
     AgentLimits,
-    AgentPhase,
     EventType,
     Failure,
     Page,
@@ -43,9 +42,10 @@ from turndock_server.core.dispatcher import Dispatcher, Signal
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
-from turndock_server.core.lifecycle import Kill, is_terminal
+from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.core.roster import Roster
+from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
 
 MAX_PAGE = 1_000
@@ -178,7 +178,7 @@ class Host:
         """An agent's status; does not wake it."""
         if located.live is not None:
             return located.live.status()
-        session, record = located.session, located.session.agent
+        session = located.session
         waiting = await self.journal.list_runs(
             ListRunsRequest(
                 scope=located.key.scope,
@@ -187,22 +187,8 @@ class Host:
                 page=Page(limit=MAX_PAGE),
             )
         )
-        return AgentStatus(
-            agent_name=record.definition.agent_name,
-            session_id=session.id,
-            phase=AgentPhase.AGENT_PHASE_STOPPED if record.stopped else AgentPhase.AGENT_PHASE_DORMANT,
-            halted=record.halted,
-            queued=len(waiting.runs),
-            state_json=record.state_json,
-            persistence_failures=record.persistence_failures,
-            last_sequence=session.last_sequence,
-            definition=record.definition,
-            turn_count=record.turn_count,
-            total_usage=record.total_usage,
-            title=record.title,
-            last_activity_us=session.updated_at_us,
-            incarnation=session.incarnation,
-        )
+        phase = Phase.STOPPED if session.agent.stopped else Phase.DORMANT
+        return status_of(session, phase, queued=len(waiting.runs), last_activity_us=session.updated_at_us)
 
     async def list_agents(self, tenant: str | None, page: Page) -> ListAgentsResponse:
         """A page of the scope's agents that have not stopped."""

@@ -221,7 +221,7 @@ class Roster:
         if self._agents.get(agent.key) is agent:
             del self._agents[agent.key]
             self._names.pop(_name(agent), None)
-            agent.abandon()
+            agent.notices.abandon()
 
     def _drop(self, agent: Agent) -> None:
         self.forget(agent)

@@ -1,0 +1,93 @@
+"""An owner's pen: every write of a claimed session goes through here, fenced, from the one copy in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from turndock import events
+from turndock.store.v1 import (
+    AppendEventsRequest,
+    AppendResult,
+    FlushRequest,
+    FlushResponse,
+    SaveSessionRequest,
+)
+from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.journal import Journal
+
+
+class SessionWriter:
+    """The session as its owner knows it, which is how it is saved each time. Raises FENCED once another owns it."""
+
+    __slots__ = ("_journal", "_key", "_state_json", "epoch", "session")
+
+    def __init__(
+        self, journal: Journal, key: AgentKey, epoch: int, session: Session, state_json: Callable[[], str]
+    ) -> None:
+        self.epoch = epoch
+        self.session = Session()
+        self.session.CopyFrom(session)
+        self._journal = journal
+        self._key = key
+        self._state_json = state_json
+
+    @property
+    def fence(self) -> Fence:
+        """What every write carries."""
+        return Fence(epoch=self.epoch)
+
+    async def save(self) -> None:
+        """Store the session as it is in memory."""
+        await self._journal.save_session(
+            SaveSessionRequest(scope=self._key.scope, session=self._now(), fence=self.fence)
+        )
+
+    async def keep_backend_session(self, backend_session: BackendSession) -> None:
+        """Store a checkpoint."""
+        self.session.agent.backend_session.CopyFrom(backend_session)
+        await self.save()
+
+    async def append(self, batch: Sequence[Event]) -> Sequence[Event]:
+        """Store events; as stored."""
+        return [result.event for result in await self.append_results(batch, strict=True)]
+
+    async def append_results(self, batch: Sequence[Event], *, strict: bool) -> Sequence[AppendResult]:
+        """Store events; what became of each. `strict` refuses a known id with another payload."""
+        request = AppendEventsRequest(
+            scope=self._key.scope, events=batch, fence=self.fence, strict_duplicates=strict
+        )
+        results = (await self._journal.append_events(request)).results
+        self._advance(max(result.event.sequence for result in results))
+        return results
+
+    async def flush(
+        self,
+        run: Run,
+        batch: Sequence[Event],
+        *,
+        expected: RunStatus.ValueType,
+        chained: Run | None = None,
+    ) -> FlushResponse:
+        """Store the session, a run and events in one transaction, if the run still has the expected status."""
+        request = FlushRequest(
+            scope=self._key.scope,
+            session=self._now(),
+            run=run,
+            events=EventBatch(events=batch),
+            expected_run_status=expected,
+            fence=self.fence,
+            strict_duplicates=True,
+            chained_run=chained,
+        )
+        response = await self._journal.flush(request)
+        self._advance(response.head)
+        return response
+
+    def _now(self) -> Session:
+        self.session.agent.state_json = self._state_json()
+        self.session.updated_at_us = events.now_us()
+        return self.session
+
+    def _advance(self, head: int) -> None:
+        self.session.last_sequence = max(self.session.last_sequence, head)

@@ -1,0 +1,38 @@
+"""An agent as seen from outside. Pure."""
+
+from __future__ import annotations
+
+from turndock.agent.v1 import AgentStatus
+from turndock.types.v1 import Session
+from turndock_server.core.lifecycle import Phase
+
+
+def status_of(
+    session: Session,
+    phase: Phase,
+    *,
+    queued: int,
+    last_activity_us: int,
+    current_run_id: str = "",
+    pending_notifications: int = 0,
+) -> AgentStatus:
+    """The status of a session's agent, live or not."""
+    record = session.agent
+    return AgentStatus(
+        agent_name=record.definition.agent_name,
+        session_id=session.id,
+        phase=phase.value,
+        halted=record.halted,
+        queued=queued,
+        current_run_id=current_run_id,
+        state_json=record.state_json,
+        persistence_failures=record.persistence_failures,
+        last_sequence=session.last_sequence,
+        definition=record.definition,
+        turn_count=record.turn_count,
+        total_usage=record.total_usage,
+        title=record.title,
+        last_activity_us=last_activity_us,
+        incarnation=session.incarnation,
+        pending_notifications=pending_notifications,
+    )

@@ -1,0 +1,159 @@
+"""Checks of what docks: backends, behaviors, the programs of plug-ins and the plug-ins that run already."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+from turndock.errors import TurndockError
+from turndock.plugin.v1 import ContractKind, DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse
+from turndock_server import __version__
+from turndock_server.backends import registry as backend_registry
+from turndock_server.config import PluginSettings, Settings
+from turndock_server.config.unknown import nearest
+from turndock_server.doctor.findings import Finding, Level
+
+BEHAVIORS: Final = "turndock.behaviors"
+"""The entry-point group of behaviors for the host's own process."""
+
+PROBE_TIMEOUT_S: Final = 3.0
+
+_EXTRAS: Final = {"llama": ("xllamacpp", 'pip install "turndock[llama]"')}
+"""Kind of backend → the module it needs and how to get it."""
+
+_KIND: Final = "CONTRACT_KIND_"
+
+
+def backends(settings: Settings) -> Iterator[Finding]:
+    """Every backend is of a kind there is, and what that kind needs is installed."""
+    known = {**backend_registry.registry()}
+    for name, backend in settings.offered_backends().items():
+        key = f"backends.{name}"
+        if backend.kind == "plugin":
+            continue
+        if backend.kind in _EXTRAS and importlib.util.find_spec(_EXTRAS[backend.kind][0]) is None:
+            yield Finding(Level.ERROR, key, f"{backend.kind} is not installed", _EXTRAS[backend.kind][1])
+        else:
+            yield _loaded(f"{key}.kind", backend.kind, known, backend_registry.GROUP, extra=("plugin",))
+
+
+def behaviors(settings: Settings) -> Iterator[Finding]:
+    """Every behavior is of a kind there is."""
+    known = {point.name: point for point in entry_points(group=BEHAVIORS)}
+    for name, behavior in settings.behaviors.items():
+        yield _loaded(f"behaviors.{name}.kind", behavior.kind, known, BEHAVIORS)
+
+
+def _loaded(
+    key: str, kind: str, known: Mapping[str, EntryPoint], group: str, *, extra: tuple[str, ...] = ()
+) -> Finding:
+    if kind not in known:
+        hint = (
+            nearest(kind, [*known, *extra]) or f"Install a distribution with an entry point {kind} of {group}"
+        )
+        return Finding(Level.ERROR, key, f"nothing of the name {kind!r} is installed", hint)
+    try:
+        known[kind].load()
+    except Exception as error:  # noqa: BLE001 - whatever the module of another distribution raises
+        what = f"{known[kind].value} cannot be loaded: {type(error).__name__}: {error}"
+        return Finding(Level.ERROR, key, what, "Mend or reinstall the distribution it comes from")
+    return Finding(Level.OK, key, f"{kind} is installed")
+
+
+def programs(settings: Settings) -> Iterator[Finding]:
+    """The program of every plug-in the server starts can be found."""
+    for name, plugin in settings.plugins.items():
+        if not plugin.command:
+            continue
+        program = plugin.command[0]
+        found = shutil.which(program)
+        if found is not None:
+            yield Finding(Level.OK, f"plugins.{name}", f"{found} will be started")
+        elif Path(program).is_file():
+            yield Finding(
+                Level.ERROR,
+                f"plugins.{name}.endpoint",
+                f"{program} may not be executed",
+                f"chmod +x {program}",
+            )
+        else:
+            yield Finding(
+                Level.ERROR,
+                f"plugins.{name}.endpoint",
+                f"there is no program {program}",
+                "Install it, or write its whole path",
+            )
+
+
+def plugins(settings: Settings) -> Iterator[Finding]:
+    """Every plug-in that runs by itself answers, is ready, and offers what it is used for."""
+    static = {name: plugin for name, plugin in settings.plugins.items() if not plugin.command}
+    if not static:
+        return
+    answers = asyncio.run(_asked(static))
+    for name, answer in answers.items():
+        level = Level.ERROR if name in settings.required_plugins() else Level.WARNING
+        yield from _judged(name, answer, _uses(settings, name), level)
+
+
+Answer = tuple[DescribeResponse, ProbeResponse] | TurndockError
+
+
+async def _asked(static: Mapping[str, PluginSettings]) -> dict[str, Answer]:
+    answers = await asyncio.gather(*(_ask(plugin.endpoint) for plugin in static.values()))
+    return dict(zip(static, answers, strict=True))
+
+
+async def _ask(endpoint: str) -> Answer:
+    from turndock.remote import RemotePlugin
+    from turndock.wire import PLUGIN_KEEPALIVE_MS, connect
+
+    async with connect(endpoint, keepalive_ms=PLUGIN_KEEPALIVE_MS) as channel:
+        plugin = RemotePlugin(channel, timeout=PROBE_TIMEOUT_S)
+        try:
+            description = await plugin.describe(DescribeRequest(host_version=__version__))
+            return description, await plugin.probe(ProbeRequest())
+        except TurndockError as error:
+            return error
+
+
+def _uses(settings: Settings, name: str) -> dict[str, ContractKind.ValueType]:
+    """Which contracts the configuration needs of a plug-in, by the key that says so."""
+    uses = {
+        f"backends.{backend}": ContractKind.CONTRACT_KIND_BACKEND
+        for backend, settings_of in settings.backends.items()
+        if settings_of.plugin == name
+    }
+    if settings.store.plugin == name:
+        uses["store.kind"] = ContractKind.CONTRACT_KIND_SESSION_STORE
+    if settings.artifacts.plugin == name:
+        uses["artifacts.kind"] = ContractKind.CONTRACT_KIND_ARTIFACT_STORE
+    return uses
+
+
+def _judged(
+    name: str, answer: Answer, uses: Mapping[str, ContractKind.ValueType], level: Level
+) -> Iterator[Finding]:
+    key = f"plugins.{name}"
+    if isinstance(answer, TurndockError):
+        yield Finding(level, key, f"does not answer: {answer.message}", "Start it, or mend its endpoint")
+        return
+    description, probe = answer
+    if probe.state == ProbeResponse.State.STATE_ERROR:
+        yield Finding(Level.ERROR, key, f"says that it cannot work: {probe.message}", "Mend what it says")
+    elif probe.state == ProbeResponse.State.STATE_NOT_READY:
+        yield Finding(Level.WARNING, key, f"is not ready yet: {probe.message}", "Wait, and look again")
+    else:
+        yield Finding(Level.OK, key, f"{description.name} {description.version} is ready")
+    offered = {contract.kind for contract in description.contracts}
+    for use, contract in uses.items():
+        if contract not in offered:
+            wanted = ContractKind.Name(contract).removeprefix(_KIND).lower()
+            yield Finding(
+                Level.ERROR, use, f"needs a {wanted}, which the plug-in {name} is not", "Name another plug-in"
+            )

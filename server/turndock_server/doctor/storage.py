@@ -1,0 +1,112 @@
+"""Checks of what remembers: the library, the file, who holds it, and what survives."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from turndock_server.config import Settings
+from turndock_server.doctor.findings import Finding, Level
+from turndock_server.holding import Held, hold
+
+OLDEST_SQLITE: Final = (3, 35, 0)
+"""The first with RETURNING."""
+
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def sqlite_library(settings: Settings) -> Iterator[Finding]:
+    """Python's SQLite is new enough."""
+    if settings.store.kind != "sqlite":
+        return
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        yield Finding(
+            Level.ERROR,
+            "sqlite",
+            f"this Python has SQLite {sqlite3.sqlite_version}; {oldest} or newer is needed",
+            "Use a Python that is built with a newer SQLite",
+        )
+    else:
+        yield Finding(Level.OK, "sqlite", f"SQLite {sqlite3.sqlite_version}")
+
+
+def store_file(settings: Settings) -> Iterator[Finding]:
+    """The store's file is one, and may be read and written."""
+    path = settings.store_path
+    if settings.store.kind != "sqlite" or not path.exists():
+        return
+    if not path.is_file():
+        yield Finding(Level.ERROR, "store.path", f"{path} is no file", "Move it away, or choose another path")
+    elif not os.access(path, os.R_OK | os.W_OK):
+        yield Finding(
+            Level.ERROR,
+            "store.path",
+            f"this user may not write {path}",
+            "Give it to the user the server runs as",
+        )
+    else:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+        if head and head != _MAGIC:
+            yield Finding(
+                Level.ERROR,
+                "store.path",
+                f"{path} is no SQLite database",
+                "Move it away, or choose another path",
+            )
+        else:
+            yield Finding(Level.OK, "store.path", f"{path} is a SQLite database")
+
+
+def store_lock(settings: Settings) -> Iterator[Finding]:
+    """No other server has the store."""
+    path = settings.lock_path
+    if path is None or not path.exists():
+        return
+    try:
+        hold(path).release()
+    except Held as held:
+        holder = f"process {held.pid}" if held.pid is not None else "another process"
+        yield Finding(
+            Level.ERROR,
+            "store.path",
+            f"{settings.store_path} is in use by {holder}",
+            "Stop that server, or give this one a data directory of its own",
+        )
+    except OSError as error:
+        yield Finding(
+            Level.ERROR,
+            "store.path",
+            f"cannot lock {path}: {error.strerror}",
+            "Make it writable for the server",
+        )
+    else:
+        yield Finding(Level.OK, "store.path", "no other server has it")
+
+
+def durability(settings: Settings) -> Iterator[Finding]:
+    """What is lost when."""
+    if settings.store.kind == "memory":
+        yield Finding(
+            Level.WARNING,
+            "store.kind",
+            "agents, runs and events are gone when the server ends",
+            'Set store.kind = "sqlite" to keep them',
+        )
+    elif settings.store.kind == "sqlite" and settings.store.synchronous == "normal":
+        yield Finding(
+            Level.WARNING,
+            "store.synchronous",
+            "a power cut may take what was acknowledged in the last moments before it",
+            'Set store.synchronous = "full" unless the machine cannot lose power',
+        )
+    if settings.artifacts.kind == "memory" and settings.store.kind != "memory":
+        yield Finding(
+            Level.WARNING,
+            "artifacts.kind",
+            "large payloads and artifacts are gone when the server ends, and events refer to nothing",
+            'Set artifacts.kind = "files" to keep them',
+        )

@@ -1,0 +1,200 @@
+"""Reading logs. A page is two statements, each a transaction of its own: what a reader holds is never the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Select, bindparam, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from turndock.store.v1 import GetEventsRequest, GetEventsResponse
+from turndock.types.v1 import Event
+from turndock_server.stores import checks
+from turndock_server.stores.sql import encoding
+from turndock_server.stores.sql.schema import NEVER, events, sessions
+
+_READ_BYTES: Final = 8 << 20
+"""Most bytes of bodies that are fetched without looking at their sizes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which events of a log are wanted."""
+
+    after: int = 0
+    before: int = NEVER
+    run_id: str = ""
+    types: tuple[int, ...] = ()
+    since_us: int | None = None
+    limit: int = checks.DEFAULT_EVENTS
+    is_descending: bool = False
+
+    @classmethod
+    def of(cls, request: GetEventsRequest, limit: int) -> LogQuery:
+        """What a request asks for."""
+        return cls(
+            after=min(request.after_sequence, NEVER),
+            before=min(request.before_sequence, NEVER) if request.HasField("before_sequence") else NEVER,
+            run_id=request.run_id,
+            types=tuple(request.types),
+            since_us=request.since_us if request.HasField("since_us") else None,
+            limit=limit,
+            is_descending=request.descending,
+        )
+
+
+StoredEvent = tuple[int, int, int, bytes]
+"""Sequence, type, run key, body."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A piece of a log, still encoded. The fields are those of GetEventsResponse."""
+
+    events: Sequence[StoredEvent] = ()
+    head: int = 0
+    oldest: int = 0
+    scanned_through: int = 0
+    incarnation: str = ""
+    pruned_through: int = 0
+
+    @property
+    def response(self) -> GetEventsResponse:
+        """The page as callers get it."""
+        response = GetEventsResponse.FromString(b"".join([encoding.element(body) for *_, body in self.events]))
+        response.head = self.head
+        response.oldest = self.oldest
+        response.scanned_through = self.scanned_through
+        response.incarnation = self.incarnation
+        response.pruned_through = self.pruned_through
+        return response
+
+
+_HEAD: Final = select(
+    sessions.c.key,
+    sessions.c.incarnation,
+    sessions.c.last_sequence,
+    sessions.c.pruned_through,
+    sessions.c.largest_event,
+    select(func.min(events.c.sequence)).where(events.c.session == sessions.c.key).scalar_subquery(),
+).where(sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id"))
+
+
+async def read_log(
+    connection: AsyncConnection, scope: int | None, session_id: str, query: LogQuery
+) -> LogPage:
+    """A page of a log; of an unknown session (and of an unknown scope), an empty one."""
+    found = (
+        (await connection.execute(_HEAD, {"scope": scope, "id": session_id})).first()
+        if scope is not None
+        else None
+    )
+    if found is None:
+        return LogPage(scanned_through=query.after)
+    key, incarnation, head, pruned_through, largest_event, oldest = found
+    first, last = query.after + 1, min(head, query.before - 1)
+    rows: Sequence[StoredEvent] = ()
+    scanned_through = query.after
+    if first <= last:
+        rows, is_cut = await _read_range(connection, key, first, last, query, largest_event)
+        scanned_through = rows[-1][0] if is_cut else first if query.is_descending else last
+    return LogPage(rows, head, oldest or 0, scanned_through, incarnation, pruned_through)
+
+
+async def _read_range(
+    connection: AsyncConnection, key: int, first: int, last: int, query: LogQuery, largest_event: int
+) -> tuple[Sequence[StoredEvent], bool]:
+    """The events from `first` to `last` that fit into a page, and whether there are more."""
+    arguments: dict[str, Any] = {"session": key, "first": first, "last": last, "rows": query.limit + 1}
+    if query.run_id:
+        arguments["run"] = encoding.run_key(query.run_id)
+    if query.types:
+        arguments["types"] = query.types
+    if query.since_us is not None:
+        arguments["since"] = query.since_us
+    most = min(query.limit + 1, last - first + 1)
+    if most * largest_event <= _READ_BYTES:
+        rows = (await connection.execute(_statement(query, sizes=False), arguments)).tuples().all()
+        taken = _fitting((len(body) for *_, body in rows), query.limit)
+        return rows[:taken], taken < len(rows)
+    sizes = (await connection.execute(_statement(query, sizes=True), arguments)).tuples().all()
+    taken = _fitting((size for _, size in sizes), query.limit)
+    if not taken:
+        return (), False
+    arguments["last" if not query.is_descending else "first"] = sizes[taken - 1][0]
+    arguments["rows"] = taken
+    rows = (await connection.execute(_statement(query, sizes=False), arguments)).tuples().all()
+    return rows, taken < len(sizes)
+
+
+def _fitting(sizes: Iterable[int], limit: int) -> int:
+    """How many rows a page takes: not more than `limit`, and no more bytes than it may have unless it is one row."""
+    taken = total = 0
+    for size in sizes:
+        total += size
+        if taken == limit or (taken and total > checks.MAX_PAGE_BYTES):
+            break
+        taken += 1
+    return taken
+
+
+def _statement(query: LogQuery, *, sizes: bool) -> Select[Any]:
+    return _select(
+        sizes=sizes,
+        by_run=bool(query.run_id),
+        by_type=bool(query.types),
+        by_time=query.since_us is not None,
+        is_descending=query.is_descending,
+    )
+
+
+@cache
+def _select(*, sizes: bool, by_run: bool, by_type: bool, by_time: bool, is_descending: bool) -> Select[Any]:
+    statement: Select[Any] = (
+        select(events.c.sequence, func.length(events.c.body))
+        if sizes
+        else select(events.c.sequence, events.c.type, events.c.run, events.c.body)
+    )
+    statement = statement.where(
+        events.c.session == bindparam("session"), events.c.sequence.between(bindparam("first"), bindparam("last"))
+    )
+    if by_run:
+        statement = statement.where(events.c.run == bindparam("run"))
+    if by_type:
+        statement = statement.where(events.c.type.in_(bindparam("types", expanding=True)))
+    if by_time:
+        statement = statement.where(events.c.stored_at > bindparam("since"))
+    order = events.c.sequence.desc() if is_descending else events.c.sequence.asc()
+    return statement.order_by(order).limit(bindparam("rows"))
+
+
+Frame = tuple[int, int, str, bytes]
+"""Sequence, type, run id, and the Event message's bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramePage:
+    """A piece of a log for readers that pass events on without looking into them."""
+
+    frames: Sequence[Frame]
+    head: int
+    oldest: int
+    scanned_through: int
+    incarnation: str
+    """Empty for an unknown session."""
+    pruned_through: int
+
+    @classmethod
+    def of(cls, page: LogPage) -> FramePage:
+        """The page with its events' run ids, which are only in their bodies: one of each run is looked into."""
+        names: dict[int, str] = {0: ""}
+        for _, _, run, body in page.events:
+            if run not in names:
+                names[run] = Event.FromString(body).run_id
+        frames = [(sequence, event_type, names[run], body) for sequence, event_type, run, body in page.events]
+        return cls(
+            frames, page.head, page.oldest, page.scanned_through, page.incarnation, page.pruned_through
+        )
