@@ -21,16 +21,26 @@ class Held(Exception):
 
 
 def hold(path: Path) -> FileLock:
-    """Take a lock for this process, or for as long as the answer is not released.
+    """Take a lock for this process, until the answer is released or the process has ended.
 
-    Raises `Held` when another process has it, and `OSError` when the file cannot be made.
+    Raises `Held` when another has it, and `OSError` when the file cannot be made.
     """
-    lock = FileLock(path, timeout=0)
+    lock = _acquired(path)
+    path.write_text(f"{os.getpid()}\n", encoding="ascii")
+    return lock
+
+
+def check_free(path: Path) -> None:
+    """Raises as `hold` would now, and takes nothing."""
+    _acquired(path).release()
+
+
+def _acquired(path: Path) -> FileLock:
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
         raise Held(path) from None
-    path.write_text(f"{os.getpid()}\n", encoding="ascii")
     return lock
 
 

@@ -258,6 +258,23 @@ async def test_an_exception_after_the_client_left_is_logged_once(caplog: pytest.
     assert [record.name for record in caplog.records] == ["turndock.wire"]
 
 
+class Oversized(Raising):
+    async def writes(self, request: bytes, context: Context) -> None:
+        await context.write(request)
+        await context.write(b"x" * (wire.MAX_MESSAGE_BYTES + 1))
+
+
+async def test_PF_B29_an_answer_larger_than_a_message_is_a_limit_and_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(Oversized()) as channel:
+        with pytest.raises(TurndockError) as caught:
+            await call(channel, "Writes")
+    assert (caught.value.reason, caught.value.code) == ("LIMIT_EXCEEDED", Code.RESOURCE_EXHAUSTED)
+    assert caught.value.metadata["received"] == "1"
+    assert caplog.records == []
+
+
 async def test_PF_E20_an_unknown_method_is_unimplemented() -> None:
     async with serving(Raising()) as channel:
         with pytest.raises(TurndockError) as caught:

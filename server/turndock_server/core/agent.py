@@ -98,7 +98,7 @@ class Agent:
             record.state_json,
         )
         self.writer = SessionWriter(
-            env.journal, key, claim.epoch, claim.session, state_json=lambda: conduct.state_json
+            env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
         )
         self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
         for run in claim.runs:

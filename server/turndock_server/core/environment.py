@@ -11,6 +11,7 @@ from turndock.ports import Backend, Behavior
 from turndock.types.v1 import Failure, Response, Run
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
+from turndock_server.core.offload import Offloader
 
 if TYPE_CHECKING:
     from turndock_server.core.agent import Agent
@@ -29,6 +30,7 @@ class Environment:
     """What every agent of a host shares."""
 
     journal: Journal
+    offloader: Offloader
     backends: Mapping[str, Backend]
     behaviors: Mapping[str, Behavior]
     settled: Callable[[AgentKey, Run, Response | None], None]

@@ -19,7 +19,7 @@ from turndock.agent.v1 import (
     WatchRequest,
 )
 from turndock.errors import TurndockError, not_found
-from turndock.ports import Backend, Behavior
+from turndock.ports import ArtifactStore, Backend, Behavior
 from turndock.store.v1 import (
     GetSessionRequest,
     ListRunsRequest,
@@ -44,6 +44,7 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
+from turndock_server.core.offload import Offloader
 from turndock_server.core.roster import Roster
 from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
@@ -74,6 +75,7 @@ class Host:
         sole_host: bool,
         defaults: AgentLimits,
         read_log: ReadLog,
+        artifacts: ArtifactStore | None = None,
         backend_wait_s: float = 30.0,
     ) -> None:
         self.journal = journal
@@ -83,6 +85,7 @@ class Host:
         self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
         self.env = self.roster.env = Environment(
             journal=journal,
+            offloader=Offloader(artifacts),
             backends=backends,
             behaviors=behaviors,
             settled=self.roster.settled,

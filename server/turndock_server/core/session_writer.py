@@ -8,6 +8,7 @@ from turndock import events
 from turndock.store.v1 import (
     AppendEventsRequest,
     AppendResult,
+    ClaimAgentResponse,
     FlushRequest,
     FlushResponse,
     SaveSessionRequest,
@@ -15,20 +16,27 @@ from turndock.store.v1 import (
 from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
+from turndock_server.core.offload import Offloader
 
 
 class SessionWriter:
     """The session as its owner knows it, which is how it is saved each time. Raises FENCED once another owns it."""
 
-    __slots__ = ("_journal", "_key", "_state_json", "epoch", "session")
+    __slots__ = ("_journal", "_key", "_offloader", "_state_json", "epoch", "session")
 
     def __init__(
-        self, journal: Journal, key: AgentKey, epoch: int, session: Session, state_json: Callable[[], str]
+        self,
+        journal: Journal,
+        offloader: Offloader,
+        key: AgentKey,
+        claim: ClaimAgentResponse,
+        state_json: Callable[[], str],
     ) -> None:
-        self.epoch = epoch
+        self.epoch = claim.epoch
         self.session = Session()
-        self.session.CopyFrom(session)
+        self.session.CopyFrom(claim.session)
         self._journal = journal
+        self._offloader = offloader
         self._key = key
         self._state_json = state_json
 
@@ -55,7 +63,10 @@ class SessionWriter:
     async def append_results(self, batch: Sequence[Event], *, strict: bool) -> Sequence[AppendResult]:
         """Store events; what became of each. `strict` refuses a known id with another payload."""
         request = AppendEventsRequest(
-            scope=self._key.scope, events=batch, fence=self.fence, strict_duplicates=strict
+            scope=self._key.scope,
+            events=await self._offloader.fit(self._key.scope, batch),
+            fence=self.fence,
+            strict_duplicates=strict,
         )
         results = (await self._journal.append_events(request)).results
         self._advance(max(result.event.sequence for result in results))
@@ -74,7 +85,7 @@ class SessionWriter:
             scope=self._key.scope,
             session=self._now(),
             run=run,
-            events=EventBatch(events=batch),
+            events=EventBatch(events=await self._offloader.fit(self._key.scope, batch)),
             expected_run_status=expected,
             fence=self.fence,
             strict_duplicates=True,

@@ -40,6 +40,7 @@ from turndock_server.core.turn import Turn
 NOTIFIED = "turndock.notified"
 ATTEMPT_SUPERSEDED = "turndock.attempt_superseded"
 AGENT_SHUTDOWN = "turndock.agent_shutdown"
+MAX_RESPONSE_TEXT_BYTES = 1 << 20
 
 
 def _intake(run: Run) -> Intake:
@@ -147,8 +148,10 @@ def response(outcome: Outcome, terminal: Event, turn: Turn | None) -> Response |
     result = outcome.terminal
     if not isinstance(result, Result):
         return None
+    text = final_text(outcome, result)
     answer = Response(
-        text=final_text(outcome, result),
+        text=cut(text),
+        text_cut=len(text.encode()) > MAX_RESPONSE_TEXT_BYTES,
         usage=outcome.usage,
         terminal=terminal,
         provider_session_id=result.provider_session_id,
@@ -160,6 +163,14 @@ def response(outcome: Outcome, terminal: Event, turn: Turn | None) -> Response |
         turn.keep_terminal(terminal)
         answer.coverage.CopyFrom(turn.capture.coverage())
     return answer
+
+
+def cut(text: str) -> str:
+    """The text as a response carries it."""
+    encoded = text.encode()
+    if len(encoded) <= MAX_RESPONSE_TEXT_BYTES:
+        return text
+    return encoded[:MAX_RESPONSE_TEXT_BYTES].decode(errors="ignore")
 
 
 def without_events(answer: Response) -> Response:

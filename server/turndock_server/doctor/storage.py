@@ -9,7 +9,7 @@ from typing import Final
 
 from turndock_server.config import Settings
 from turndock_server.doctor.findings import Finding, Level
-from turndock_server.holding import Held, hold
+from turndock_server.holding import Held, check_free
 
 OLDEST_SQLITE: Final = (3, 35, 0)
 """The first with RETURNING."""
@@ -67,7 +67,7 @@ def store_lock(settings: Settings) -> Iterator[Finding]:
     if path is None or not path.exists():
         return
     try:
-        hold(path).release()
+        check_free(path)
     except Held as held:
         holder = f"process {held.pid}" if held.pid is not None else "another process"
         yield Finding(

@@ -56,7 +56,7 @@ from turndock.agent.v1 import (
 )
 from turndock.errors import invalid, not_offered
 from turndock.serving.handlers import Handler, add_port
-from turndock.types.v1 import RunOrigin
+from turndock.types.v1 import Run, RunOrigin
 from turndock_server.core.host import Host, Located
 from turndock_server.core.prompts import Prompts, Submitted
 from turndock_server.core.starter import Starter
@@ -208,7 +208,7 @@ class AgentHostService:
         finally:
             self._prompts.stop_waiting(submitted)
         if response is not None:
-            return AskResponse(run=run, response=response)
+            return AskResponse(run=_beside_its_response(run), response=response)
         return AskResponse(run=run, failure=run.failure)
 
     async def _prompt(self, request: PromptRequest, context: Context) -> None:
@@ -221,7 +221,9 @@ class AgentHostService:
             await context.write(PromptResponse(accepted=accepted))
             await self._stream_run(submitted, context)
             run, response = await self._prompts.outcome(submitted)
-            outcome = PromptOutcome(run=run, response=response, failure=None if response else run.failure)
+            outcome = PromptOutcome(
+                run=_beside_its_response(run), response=response, failure=None if response else run.failure
+            )
             await context.write(PromptResponse(outcome=outcome))
         finally:
             self._prompts.stop_waiting(submitted)
@@ -260,6 +262,14 @@ def _hung_up(context: Context) -> bool:
     """Whether the caller took the call back, rather than ran out of time."""
     # A call without a deadline has None left, whatever its type says.
     return (context.time_remaining() or float("inf")) > 0
+
+
+def _beside_its_response(run: Run) -> Run:
+    """The run without the response that travels beside it: a long answer need not travel twice."""
+    slim = Run()
+    slim.CopyFrom(run)
+    slim.ClearField("response")
+    return slim
 
 
 def _check_name(request: _Addressed) -> None:

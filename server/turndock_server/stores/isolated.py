@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from turndock.errors import Code, TurndockError
 from turndock.ports import ArtifactStore
@@ -57,8 +57,12 @@ class IsolatedArtifactStore:
     async def put(self, requests: AsyncIterator[ArtifactStorePutRequest]) -> ArtifactStorePutResponse:
         source = _Source(requests, self._timeout)
         with _isolated("Put", source):
-            async with source.patience:
-                return await self._store.put(source)
+            async with asyncio.timeout(self._timeout) as patience:
+                source.patience = patience
+                try:
+                    return await self._store.put(source)
+                finally:
+                    source.patience = None
 
     async def get(self, request: ArtifactStoreGetRequest) -> AsyncIterator[ArtifactStoreGetResponse]:
         responses = self._store.get(request)
@@ -91,52 +95,56 @@ class IsolatedArtifactStore:
 
 
 class _Source:
-    """The caller's upload. Its `patience` runs out only while the store has something to do."""
+    """The caller's upload. While it waits for the caller, the store's time stands still."""
 
     def __init__(self, requests: AsyncIterator[ArtifactStorePutRequest], timeout: float) -> None:
         self._requests = requests
         self._timeout = timeout
-        self.patience = asyncio.timeout(timeout)
-        self.error: BaseException | None = None
+        self.patience: asyncio.Timeout | None = None
+        self.error: Exception | None = None
         """What the caller's own stream raised."""
 
     def __aiter__(self) -> AsyncIterator[ArtifactStorePutRequest]:
         return self
 
     async def __anext__(self) -> ArtifactStorePutRequest:
-        self.patience.reschedule(None)
+        self._give_up_at(None)
         try:
             return await anext(self._requests)
         except StopAsyncIteration:
             raise
-        except BaseException as error:
+        except Exception as error:
             self.error = error
             raise
         finally:
-            self.patience.reschedule(asyncio.get_running_loop().time() + self._timeout)
+            self._give_up_at(asyncio.get_running_loop().time() + self._timeout)
+
+    def _give_up_at(self, when: float | None) -> None:
+        if self.patience is not None and not self.patience.expired():
+            self.patience.reschedule(when)
 
 
 @contextmanager
 def _isolated(call: str, source: _Source | None = None) -> Generator[None]:
     try:
         yield
-    except TurndockError as error:
-        if error.reason in TROUBLE or error.code in ANSWERS[call] or (source and error is source.error):
-            raise
-        _log.warning("ArtifactStore.%s failed: %s", call, error)
-        raise _trouble(error.reason, error.message) from error
-    except TimeoutError as error:
-        if source and error is source.error:
-            raise
-        _log.warning("ArtifactStore.%s did not answer in time", call)
-        raise _trouble("TIMEOUT", "it did not answer in time") from error
     except Exception as error:
-        if source and error is source.error:
+        if _is_answer(call, error) or (source is not None and error is source.error):
             raise
-        _log.exception("ArtifactStore.%s failed", call)
-        raise _trouble(type(error).__name__, "it raised an exception, which the log has") from error
+        cause, what = _said_by(error)
+        _log.warning("ArtifactStore.%s failed", call, exc_info=error)
+        raise TurndockError(
+            "STORAGE_ERROR", f"the artifact store failed: {what}", metadata={"cause": cause}
+        ) from error
 
 
-def _trouble(cause: str, what: str) -> TurndockError:
-    metadata: dict[str, Any] = {"cause": cause}
-    return TurndockError("STORAGE_ERROR", f"the artifact store failed: {what}", metadata=metadata)
+def _is_answer(call: str, error: Exception) -> bool:
+    return isinstance(error, TurndockError) and (error.reason in TROUBLE or error.code in ANSWERS[call])
+
+
+def _said_by(error: Exception) -> tuple[str, str]:
+    if isinstance(error, TurndockError):
+        return error.reason, error.message
+    if isinstance(error, TimeoutError):
+        return "TIMEOUT", "it did not answer in time"
+    return type(error).__name__, "it raised an exception, which the log has"

@@ -84,6 +84,10 @@ def _guarded(run: Handler, method: str) -> Handler:
             return await run(request, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
+        except grpc.aio.InternalError as error:
+            # The library could not send: the peer has left, or has been told that the message was too large.
+            _log.info("%s ended while it was answered: %s", method, error)
+            raise asyncio.CancelledError from None
         except TurndockError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - whatever a handler raises must not reach the peer as it is

@@ -105,7 +105,7 @@ def translated(*, unavailable: str = "UNAVAILABLE") -> Generator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         raise error_of(error, unavailable=unavailable) from None
-    except grpc.aio.UsageError as error:
+    except (grpc.aio.UsageError, grpc.aio.InternalError) as error:
         raise TurndockError(unavailable, f"the channel is closed: {error}") from None
     except asyncio.CancelledError:
         task = asyncio.current_task()

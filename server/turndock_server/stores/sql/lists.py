@@ -1,11 +1,11 @@
-"""Lists: pages of sessions and runs, cut by rows and by bytes."""
+"""Lists: pages of sessions and runs, cut by rows and by bytes. A page is one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, Table, and_, func, or_, select, tuple_, union
+from sqlalchemy import Column, ColumnElement, Row, Table, and_, func, or_, select, tuple_, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turndock.store.v1 import (
@@ -16,21 +16,30 @@ from turndock.store.v1 import (
     ListSessionsRequest,
     ListSessionsResponse,
 )
-from turndock.types.v1 import Page, RunStatus
+from turndock.types.v1 import Page, RunStatus, Session
 from turndock_server.stores import checks
 from turndock_server.stores.cursors import PageCodec, Place
-from turndock_server.stores.sql import runs as run_rows
-from turndock_server.stores.sql import sessions as session_rows
+from turndock_server.stores.sql.runs import visible as visible_run
 from turndock_server.stores.sql.schema import runs, scopes, sessions
+from turndock_server.stores.sql.sessions import visible as visible_session
 
-_NEWEST_FIRST: Final = (sessions.c.updated_at.desc(), sessions.c.id, sessions.c.scope)
+Order = Sequence[tuple[Column[Any], bool]]
+"""Columns, and whether each is descending."""
+
+_NEWEST_FIRST: Final[Order] = (
+    (sessions.c.updated_at, True),
+    (sessions.c.id, False),
+    (sessions.c.scope, False),
+)
+_BY_KEY: Final[Order] = ((sessions.c.key, False),)
+_MAILBOX_ORDER: Final[Order] = ((runs.c.queue_key, False), (runs.c.created_at, False), (runs.c.id, False))
 
 
 async def list_sessions(
-    connection: AsyncConnection, partition: str, scope: int | None, request: ListSessionsRequest
+    connection: AsyncConnection, tenant: str, scope: int | None, request: ListSessionsRequest
 ) -> ListSessionsResponse:
     """ListSessions. `scope` is the partition's key; None if nothing was ever stored in it."""
-    codec = PageCodec("ListSessions", partition, request)
+    codec = PageCodec("ListSessions", tenant, request)
     after = codec.decode(request.page.cursor)
     wanted: list[ColumnElement[bool]] = [sessions.c.body.is_not(None)]
     if not request.every_scope:
@@ -44,9 +53,131 @@ async def list_sessions(
     if request.hide_deleted:
         wanted.append(sessions.c.deleted_at.is_(None))
     if after is not None:
-        wanted.append(_follows(after))
-    found, has_more = await _page(
-        connection, sessions, select(sessions.c.key).where(*wanted).order_by(*_NEWEST_FIRST), request.page
+        wanted.append(_is_older(*after))
+    rows, has_more = await _page(connection, sessions, wanted, _NEWEST_FIRST, request.page)
+    last: Place = (rows[-1].updated_at, rows[-1].id, rows[-1].scope) if rows else ()
+    return ListSessionsResponse(
+        sessions=await _visible(connection, rows), next_cursor=codec.encode(last) if has_more else ""
     )
-    listed = await _sessions(connection, found)
-    raise NotImplementedError
+
+
+async def list_orphans(
+    connection: AsyncConnection, now_us: int, request: ListOrphansRequest
+) -> ListOrphansResponse:
+    """ListOrphans."""
+    codec = PageCodec("ListOrphans", checks.UNSCOPED, request)
+    after = codec.decode(request.page.cursor)
+    with_runs = (
+        select(runs.c.session)
+        .join(sessions, sessions.c.key == runs.c.session)
+        .where(
+            runs.c.unsettled.is_not(None),
+            or_(runs.c.status != RunStatus.RUN_STATUS_PENDING, sessions.c.halted == 0),
+        )
+    )
+    with_notifications = select(sessions.c.key).where(
+        sessions.c.last_notification > sessions.c.notified_sequence
+    )
+    is_lapsed = sessions.c.lease_until <= now_us
+    wanted = [
+        sessions.c.body.is_not(None),
+        sessions.c.key.in_(union(with_runs, with_notifications)),
+        or_(
+            sessions.c.owner == "",
+            and_(sessions.c.owner != request.owner, True if request.sole_host else is_lapsed),
+        ),
+    ]
+    if after is not None:
+        wanted.append(sessions.c.key > after[0])
+    rows, has_more = await _page(connection, sessions, wanted, _BY_KEY, request.page)
+    return ListOrphansResponse(
+        sessions=await _visible(connection, rows),
+        next_cursor=codec.encode((rows[-1].key,)) if has_more else "",
+    )
+
+
+async def list_runs(
+    connection: AsyncConnection, tenant: str, scope: int | None, request: ListRunsRequest
+) -> ListRunsResponse:
+    """ListRuns. `scope` is the partition's key; None if nothing was ever stored in it."""
+    codec = PageCodec("ListRuns", tenant, request)
+    after = codec.decode(request.page.cursor)
+    session = select(sessions.c.key).where(sessions.c.scope == scope, sessions.c.id == request.session_id)
+    wanted: list[ColumnElement[bool]] = [runs.c.session == session.scalar_subquery()]
+    if request.statuses:
+        wanted.append(runs.c.status.in_(list(request.statuses)))
+    if after is not None:
+        wanted.append(tuple_(runs.c.queue_key, runs.c.created_at, runs.c.id) > tuple_(*after))
+    rows, has_more = await _page(connection, runs, wanted, _MAILBOX_ORDER, request.page)
+    last: Place = (rows[-1].queue_key, rows[-1].created_at, rows[-1].id) if rows else ()
+    return ListRunsResponse(
+        runs=[visible_run(row.body, row.queue_key) for row in rows],
+        next_cursor=codec.encode(last) if has_more else "",
+    )
+
+
+def _is_older(updated_at: int | str, session_id: int | str, scope: int | str) -> ColumnElement[bool]:
+    """What comes after a place in the order of `_NEWEST_FIRST`."""
+    return and_(
+        sessions.c.updated_at <= updated_at,  # implied by the rest, and what an index can be searched with
+        or_(
+            sessions.c.updated_at < updated_at,
+            sessions.c.id > session_id,
+            and_(sessions.c.id == session_id, sessions.c.scope > scope),
+        ),
+    )
+
+
+async def _page(
+    connection: AsyncConnection,
+    table: Table,
+    wanted: Sequence[ColumnElement[bool]],
+    order: Order,
+    page: Page,
+) -> tuple[Sequence[Row[Any]], bool]:
+    """The rows of a page, and whether there are more. A row that makes the page too heavy is not even fetched."""
+    limit = checks.page_limit(page)
+    candidates = (
+        select(
+            table.c.key.label("row"),
+            func.length(table.c.body).label("size"),
+            *(column.label(column.name) for column, _ in order),
+        )
+        .where(*wanted)
+        .order_by(*_in_order([column for column, _ in order], order))
+        .limit(limit + 1)
+        .subquery()
+    )
+    again = _in_order([candidates.c[column.name] for column, _ in order], order)
+    weighed = select(
+        candidates.c.row,
+        func.row_number().over(order_by=again).label("place"),
+        func.sum(candidates.c.size).over(order_by=again, rows=(None, 0)).label("total"),
+        func.count().over().label("candidates"),
+    ).subquery()
+    statement = (
+        select(table, weighed.c.candidates)
+        .join(weighed, weighed.c.row == table.c.key)
+        .where(or_(weighed.c.place == 1, weighed.c.total <= checks.MAX_PAGE_BYTES))
+        .order_by(weighed.c.place)
+    )
+    rows = (await connection.execute(statement)).all()
+    taken = rows[:limit]
+    return taken, bool(rows) and rows[0].candidates > len(taken)
+
+
+def _in_order(columns: Sequence[ColumnElement[Any]], order: Order) -> list[ColumnElement[Any]]:
+    return [
+        column.desc() if is_descending else column.asc()
+        for column, (_, is_descending) in zip(columns, order, strict=True)
+    ]
+
+
+async def _visible(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Session]:
+    """The sessions in these rows as callers see them."""
+    keys = {row.scope for row in rows}
+    found = await connection.execute(select(scopes.c.key, scopes.c.tenant).where(scopes.c.key.in_(keys)))
+    tenants = {key: tenant for key, tenant in found}
+    return [
+        visible_session(row.body, tenants[row.scope], row.incarnation, row.last_sequence) for row in rows
+    ]

@@ -635,6 +635,7 @@ class Response(_message.Message):
     STOP_REASON_FIELD_NUMBER: _builtins.int
     DURATION_US_FIELD_NUMBER: _builtins.int
     DATA_JSON_FIELD_NUMBER: _builtins.int
+    TEXT_CUT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The result's text if it has one, else all streamed text joined with nothing between."""
     provider_session_id: _builtins.str
@@ -645,6 +646,8 @@ class Response(_message.Message):
     """Wall time from dispatch to terminal, in microseconds."""
     data_json: _builtins.str
     """The data of the backend's result: canonical JSON. Empty = none."""
+    text_cut: _builtins.bool
+    """Whether `text` holds only the beginning of the answer, 1 MiB of it; the whole is in the log's MESSAGE_RECEIVED."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
         """The latest usage report of the turn; unset if there was none."""
@@ -675,10 +678,11 @@ class Response(_message.Message):
         stop_reason: _builtins.str = ...,
         duration_us: _builtins.int = ...,
         data_json: _builtins.str = ...,
+        text_cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["coverage", b"coverage", "terminal", b"terminal", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coverage", b"coverage", "data_json", b"data_json", "duration_us", b"duration_us", "events", b"events", "provider_session_id", b"provider_session_id", "stop_reason", b"stop_reason", "terminal", b"terminal", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coverage", b"coverage", "data_json", b"data_json", "duration_us", b"duration_us", "events", b"events", "provider_session_id", b"provider_session_id", "stop_reason", b"stop_reason", "terminal", b"terminal", "text", b"text", "text_cut", b"text_cut", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,92 @@
+"""Events too large for the log: their bytes become an artifact, and a reference stands in their place."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from turndock import jsontext
+from turndock.errors import TurndockError
+from turndock.ports import ArtifactStore
+from turndock.store.v1 import ArtifactHeader, ArtifactStorePutRequest
+from turndock.types.v1 import ArtifactReference, Event, Scope
+
+log = logging.getLogger(__name__)
+
+MAX_EVENT_BYTES = 1 << 20
+"""Largest event that a log takes."""
+LOST = "turndock.lost_payload"
+MEDIA_TYPE = "application/x-protobuf; messageType=turndock.types.v1.Event"
+
+# Room for what the store adds: number, incarnation, time.
+_INLINE_BYTES = MAX_EVENT_BYTES - 1024
+_CHUNK_BYTES = 256 << 10
+
+
+class Offloader:
+    """Replaces events that are too large. The artifact's content is the encoded event as it was."""
+
+    def __init__(self, artifacts: ArtifactStore | None) -> None:
+        self._artifacts = artifacts
+
+    async def fit(self, scope: Scope | None, batch: Sequence[Event]) -> Sequence[Event]:
+        """The batch with nothing in it that is too large. Costs nothing when nothing is."""
+        if all(event.ByteSize() <= _INLINE_BYTES for event in batch):
+            return batch
+        return [
+            event if event.ByteSize() <= _INLINE_BYTES else await self._offload(scope, event)
+            for event in batch
+        ]
+
+    async def _offload(self, scope: Scope | None, event: Event) -> Event:
+        body = event.SerializeToString()
+        reference = ArtifactReference(
+            key=f"turndock/event/{event.id}", size=len(body), sha256=hashlib.sha256(body).digest()
+        )
+        stub = _stub(event)
+        try:
+            await self._put(scope, event, reference, body)
+        except TurndockError as error:
+            # The turn goes on: losing one payload, and saying so, is better than losing all that follows.
+            log.error("the payload of event %s, %d bytes, could not be kept: %s", event.id, len(body), error)
+            stub.metadata_json = jsontext.canonical({LOST: {"bytes": len(body), "reason": error.reason}})
+        else:
+            stub.offloaded.CopyFrom(reference)
+        return stub
+
+    async def _put(
+        self, scope: Scope | None, event: Event, reference: ArtifactReference, body: bytes
+    ) -> None:
+        if self._artifacts is None:
+            raise TurndockError("STORAGE_ERROR", "the host has no artifact store")
+        header = ArtifactHeader(
+            scope=scope,
+            key=reference.key,
+            session_id=event.session_id,
+            media_type=MEDIA_TYPE,
+            expected_size=reference.size,
+            expected_sha256=reference.sha256,
+            if_absent=True,
+        )
+
+        async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
+            yield ArtifactStorePutRequest(header=header)
+            for first in range(0, len(body), _CHUNK_BYTES):
+                yield ArtifactStorePutRequest(chunk=body[first : first + _CHUNK_BYTES])
+
+        await self._artifacts.put(parts())
+
+
+def _stub(event: Event) -> Event:
+    """The event without its payload."""
+    return Event(
+        id=event.id,
+        type=event.type,
+        session_id=event.session_id,
+        run_id=event.run_id,
+        time_us=event.time_us,
+        schema_version=event.schema_version,
+        provider=event.provider,
+        correlation_id=event.correlation_id,
+    )

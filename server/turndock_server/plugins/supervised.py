@@ -1,0 +1,129 @@
+"""A plug-in whose process this server starts, watches, starts again, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from turndock.errors import TurndockError, invalid
+from turndock.serving import ENDPOINT_VARIABLE
+from turndock.wire import Endpoint, parse_endpoint
+from turndock_server.plugins.backoff import Backoff
+from turndock_server.plugins.dock import NOT_READY, READY, Dock
+from turndock_server.processes import Child, TooLong, base_environment, read_lines
+
+_SCHEME: Final = "exec:"
+_SOCKET: Final = "plugin.sock"
+_MAX_LINE_BYTES: Final = 8192
+_SETTLED_S: Final = 60.0
+"""A process that ran for so long is started again without much delay."""
+
+
+class SupervisedPlugin(Dock):
+    """Runs `command` (`exec:program arguments`, or the arguments as a list) and docks it.
+
+    The process gets the address to serve at in TURNDOCK_PLUGIN_ENDPOINT: a unix socket in a directory that only this
+    user can enter. It inherits the few variables of `turndock_server.processes`, and `environment`. When it ends it is
+    started again, after a delay that doubles from 0.1 to 30 seconds. What it writes goes to the log
+    `turndock.plugins.<name>`. `stop` ends it and its whole process group with SIGTERM, and SIGKILL `grace_s` later.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        probe_interval_s: float = 10.0,
+        restart_s: tuple[float, float] = (0.1, 30.0),
+        grace_s: float = 5.0,
+    ) -> None:
+        super().__init__(name, probe_interval_s=probe_interval_s)
+        self._argv = shlex.split(command.removeprefix(_SCHEME)) if isinstance(command, str) else [*command]
+        if not self._argv:
+            raise invalid("command", "names no program")
+        self._environment = {**(environment or {})}
+        self._restart = Backoff(*restart_s, jitter=0.5)
+        self._grace_s = grace_s
+        self._folder: Path | None = None
+        self._starts = 0
+        self._child: Child | None = None
+        self._last_lines: deque[str] = deque(maxlen=1)
+        self._ending = "was not started yet"
+        self._supervising: asyncio.Task[None] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        if self._folder is None:
+            raise RuntimeError(f"plug-in {self.name} is not docked")
+        return Endpoint(path=str(self._folder / _SOCKET))
+
+    @property
+    def starts(self) -> int:
+        return self._starts
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the running process; None if there is none."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self) -> None:
+        """Start the process and begin to connect. Returns at once; `wait_ready` waits."""
+        self._folder = _private_folder()
+        self._supervising = asyncio.create_task(self._supervise(), name=f"supervisor of {self.name}")
+        await super().start()
+
+    async def stop(self) -> None:
+        """End the process and everything it started. Repeatable."""
+        await super().stop()  # first the calls: a process that has none left ends at once
+        if self._supervising is not None:
+            self._supervising.cancel()
+            await asyncio.wait([self._supervising])
+            self._supervising = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    def trouble(self, error: TurndockError) -> str:
+        if self._child is None:
+            return self._ending
+        return f"runs as process {self._child.pid} and does not answer: {error.message}"
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._run()
+            except OSError as error:
+                self._ending = f"cannot be started: {error}"
+            if loop.time() - began > _SETTLED_S:
+                self._restart.reset()
+            delay = self._restart.next()
+            self.log.warning("%s; starting it again in %.1f s", self._ending, delay)
+            self._settle(NOT_READY, self._ending)
+            await asyncio.sleep(delay)
+
+    async def _run(self) -> None:
+        """Run the process once, to its end. Raises `OSError` when it cannot be started."""
+        Path(self.endpoint.path).unlink(missing_ok=True)  # what a killed process left would be in the way
+        environment = base_environment() | self._environment | {ENDPOINT_VARIABLE: str(self.endpoint)}
+        child = self._child = await Child.start(self._argv, environment=environment)
+        self._starts += 1
+        self.log.info("started as process %d", child.pid)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for output in (child.stdout, child.stderr):
+                    group.create_task(self._forward(output))
+            code = await child.wait()
+        finally:
+            self._child = None
+            await child.stop(self._grace_s)
+        ...

@@ -1,0 +1,3 @@
+"""A SessionStore on an SQL database: SQLite by default."""
+
+from turndock_server.stores.sql.store import SqlSessionStore as SqlSessionStore

@@ -1,0 +1,45 @@
+"""Partitions by number: a name is looked up once and never changes its number."""
+
+from __future__ import annotations
+
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from turndock_server.stores import checks
+from turndock_server.stores.sql.schema import UNSCOPED_KEY, scopes
+from turndock_server.stores.sql.sessions import Partition
+from turndock_server.stores.sql.transaction import Transaction
+
+
+class Scopes:
+    """The partitions this process has met."""
+
+    def __init__(self) -> None:
+        self._keys = {checks.UNSCOPED: UNSCOPED_KEY}
+
+    def known(self, tenant: str) -> Partition | None:
+        """The partition, if it was met before."""
+        key = self._keys.get(tenant)
+        return None if key is None else Partition(key, tenant)
+
+    async def find(self, connection: AsyncConnection, tenant: str) -> Partition | None:
+        """The partition; None if nothing was ever stored in it."""
+        known = self.known(tenant)
+        if known is None:
+            key = (await connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
+            if key is not None:
+                known = self.remember(tenant, key)
+        return known
+
+    def remember(self, tenant: str, key: int) -> Partition:
+        """A partition whose number is committed."""
+        self._keys[tenant] = key
+        return Partition(key, tenant)
+
+
+async def make(tx: Transaction, tenant: str) -> int:
+    """The number of a partition, given out now if it has none. A write of its own: other writes rely on it."""
+    key = (await tx.connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
+    if key is None:
+        key = (await tx.connection.execute(insert(scopes).values(tenant=tenant).returning(scopes.c.key))).scalar_one()
+    return key

@@ -1,0 +1,105 @@
+"""A backend in this process, and the same backend behind gRPC: the ways a host may have it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Literal, get_args
+
+from turndock import serving, wire
+from turndock.backend.v1 import (
+    PromptRequest,
+    StartSessionRequest,
+    StartSessionResponse,
+    TerminateSessionRequest,
+    TerminateSessionResponse,
+)
+from turndock.events import new_id
+from turndock.ports import Backend, CheckpointRejected, TurnContext, TurnOutput
+from turndock.remote import MULTIPLEXED, RemoteBackend
+from turndock.types.v1 import (
+    ApprovalDecision,
+    BackendSession,
+    Scope,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+)
+
+Mode = Literal["in_process", "own_streams", "multiplexed"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+REMOTE_MODES: tuple[Mode, ...] = ("own_streams", "multiplexed")
+
+Script = Callable[[PromptRequest, TurnContext], AsyncIterator[TurnOutput | list[TurnOutput]]]
+
+
+class ScriptedBackend(Backend):
+    """Plays an async generator function; offers no optional call."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    async def start_session(self, request: StartSessionRequest) -> StartSessionResponse:
+        return StartSessionResponse(session=BackendSession(data=request.config_json.encode()))
+
+    def prompt(
+        self, request: PromptRequest, turn: TurnContext
+    ) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
+        return self.script(request, turn)
+
+    async def terminate_session(self, request: TerminateSessionRequest) -> TerminateSessionResponse:
+        return TerminateSessionResponse()
+
+
+class RecordingHost:
+    """A `TurnContext` that answers as it was told and keeps what it was asked."""
+
+    def __init__(self, *, reject: str = "") -> None:
+        self.reject = reject
+        self.sessions: list[BackendSession] = []
+        self.checkpoints: list[str] = []
+        self.approvals: list[str] = []
+
+    def accept(self, session: BackendSession) -> None:
+        self.sessions.append(session)
+
+    async def checkpoint(self, provider_session_id: str) -> None:
+        self.checkpoints.append(provider_session_id)
+        if self.reject:
+            raise CheckpointRejected(self.reject)
+
+    async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
+        self.approvals.append(request.tool_name)
+        return ToolApprovalDecided(
+            approval_id=request.approval_id, decision=ApprovalDecision.APPROVAL_DECISION_APPROVE
+        )
+
+
+def a_prompt(text: str = "hi") -> PromptRequest:
+    """A prompt of a turn of its own."""
+    return PromptRequest(
+        scope=Scope(tenant="red"), prompt=text, run_id="run-1", attempt=1, turn_token=new_id()
+    )
+
+
+@contextlib.asynccontextmanager
+async def docked(backend: Backend, mode: Mode) -> AsyncGenerator[Backend]:
+    """The backend as a host has it in that mode."""
+    if mode == "in_process":
+        yield backend
+        return
+    server = wire.new_server()
+    serving.add_backend(server, backend)
+    endpoint = wire.bind(server, "127.0.0.1:0")
+    await server.start()
+    capabilities = serving.capabilities_of(backend)
+    if mode == "own_streams":
+        capabilities -= {MULTIPLEXED}
+    try:
+        async with wire.connect(endpoint) as channel:
+            remote = RemoteBackend(channel, capabilities)
+            try:
+                yield remote
+            finally:
+                await remote.close()
+    finally:
+        await server.stop(0)
