@@ -102,10 +102,14 @@ class Child:
         if self._stdin is not None:
             self._stdin.close()
 
-    async def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the program's exit, at most `timeout` seconds. Returns as `returncode`."""
+    async def wait(self) -> int:
+        """Wait for the program's exit. Returns as `returncode`."""
+        return await asyncio.shield(self._exited)
+
+    async def exits_within(self, timeout: float) -> bool:
+        """Wait for the program's exit, at most `timeout` seconds; whether it has come."""
         await asyncio.wait([self._exited], timeout=timeout)
-        return self.returncode
+        return self._exited.done()
 
     async def stop(self, grace: float = GRACE_S) -> int:
         """End the program and its group: SIGTERM, and SIGKILL `grace` seconds later, or at once if cancelled.
@@ -169,6 +173,15 @@ class Child:
                 transport.close()
         if self._stdin and (not self._stdin.is_closing() or self._stdin.get_write_buffer_size()):
             self._stdin.abort()
+
+
+def exit_text(code: int) -> str:
+    """How a program ended, for people."""
+    return (
+        f"exited with code {code}"
+        if code >= 0
+        else f"was ended by signal {-code} ({signal.strsignal(-code)})"
+    )
 
 
 class TooLong(NamedTuple):

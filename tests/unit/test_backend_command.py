@@ -447,7 +447,8 @@ async def test_M_18_leaving_a_silent_program_kills_it_and_its_children(tmp_path:
 
 
 async def test_a_program_that_answers_leaves_no_children_behind(tmp_path: Path) -> None:
-    talk = await running(tmp_path, FAMILY + "hear(); say('result')")
+    ask = "hear(); say('checkpoint', provider_session_id='s-1'); hear(); say('result')"
+    talk = await running(tmp_path, FAMILY + ask)
     outputs = talk.open(talk.request("a"))
     pids = await family(outputs)
     assert [output async for output in outputs] == [[events.result()]]

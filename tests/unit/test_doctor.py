@@ -5,6 +5,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from turndock_server.backends.echo import EchoBackend
 from turndock_server.config import Settings
 from turndock_server.doctor import Finding, Level, docking, examine, places, storage, words
 from turndock_server.holding import hold
+from turndock_server.stores.sql.store import SqlSessionStore
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +203,24 @@ def test_a_store_must_be_a_database(place: Path) -> None:
     connection.execute("CREATE TABLE t (x)")
     connection.close()
     assert only(storage.store_file(with_path)).level is Level.OK
+
+
+async def test_a_schema_must_be_one_this_release_knows(place: Path) -> None:
+    with_path = settings(store={"path": "it's a % store.db"})
+    assert list(storage.store_schema(with_path)) == []
+    await (await SqlSessionStore.open(with_path.store_path)).close()
+    assert only(storage.store_schema(with_path)).level is Level.OK
+    with closing(sqlite3.connect(with_path.store_path)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.commit()
+        assert "schema 9999" in only(storage.store_schema(with_path)).what
+        connection.execute("DROP TABLE alembic_version")
+        connection.commit()
+        assert "something else" in only(storage.store_schema(with_path)).what
+    with with_path.store_path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 400)
+    assert "cannot be read" in only(storage.store_schema(with_path)).what
 
 
 def test_a_store_that_another_server_has_is_found() -> None:

@@ -15,7 +15,6 @@ import asyncio
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from pathlib import Path
@@ -46,7 +45,7 @@ from turndock.ports import Backend, CheckpointRejected, Rejected, TurnContext, T
 from turndock.types.v1 import Failure, ToolApprovalRequested
 from turndock_server.backends import command_lines as lines
 from turndock_server.backends.sessions import Config, State, parse_config, renamed
-from turndock_server.processes import GRACE_S, Child, TooLong, base_environment, read_lines
+from turndock_server.processes import GRACE_S, Child, TooLong, base_environment, exit_text, read_lines
 
 _TERMINALS: Final = (Result, Failure, Paused)
 _STDERR_BYTES: Final = 800
@@ -147,7 +146,7 @@ class CommandBackend(Backend):
             try:
                 if ended:
                     child.close_stdin()
-                    await child.wait(self._grace_s)
+                    await child.exits_within(self._grace_s)
             finally:
                 await child.stop(self._grace_s)
 
@@ -189,9 +188,10 @@ class CommandBackend(Backend):
 
     async def _failure(self, turn_token: str, talk: _Talk) -> Failure | None:
         """Why the output ended without a terminal, if that is known."""
-        code = await talk.child.wait(self._grace_s)
+        await talk.child.exits_within(self._grace_s)
         if turn_token not in self._children:
             return events.error("interrupted")
+        code = talk.child.returncode
         return await talk.failure(code) if code else None
 
 
@@ -230,13 +230,8 @@ class _Talk:
 
     async def failure(self, code: int) -> Failure:
         """What to say of a program that ended in this way."""
-        how = (
-            f"exited with code {code}"
-            if code > 0
-            else f"was ended by signal {-code} ({signal.strsignal(-code)})"
-        )
         complaint = (await self._complaints).strip()
-        message = f"the program {how}: {complaint}" if complaint else f"the program {how}"
+        message = f"the program {exit_text(code)}" + (f": {complaint}" if complaint else "")
         details = {"exit_code": code} if code > 0 else {"signal": -code}
         return Failure(reason="command_failed", message=message, details_json=jsontext.canonical(details))
 

@@ -76,9 +76,15 @@ class Host:
         defaults: AgentLimits,
         read_log: ReadLog,
         artifacts: ArtifactStore | None = None,
+        backend_defaults: Mapping[str, str] | None = None,
+        behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
     ) -> None:
         self.journal = journal
+        self.backend_defaults = backend_defaults or {}
+        """By backend: the JSON object an agent's own configuration is laid over."""
+        self.behavior_defaults = behavior_defaults or {}
+        """By behavior: the same."""
         self.defaults = defaults
         self.names: KeyedLocks[tuple[str | None, str]] = KeyedLocks()
         """Held while an agent of that name is being started."""

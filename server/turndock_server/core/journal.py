@@ -7,7 +7,7 @@ host's store become visible to watchers in the same way: after their commit, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from turndock.ports import Mailbox, SessionStore
 from turndock.store.v1 import (
@@ -32,8 +32,16 @@ from turndock_server.core.feed import AgentKey, Feed
 class Journal:
     """A SessionStore and Mailbox whose writes reach the feed."""
 
-    def __init__(self, store: SessionStore, mailbox: Mailbox, feed: Feed) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        mailbox: Mailbox,
+        feed: Feed,
+        *,
+        on_deleted: Callable[[DeleteSessionRequest], Awaitable[None]] | None = None,
+    ) -> None:
         self.feed = feed
+        self._on_deleted = on_deleted
         self._store = store
         self._mailbox = mailbox
         # What writes no event passes straight through.
@@ -92,8 +100,10 @@ class Journal:
         return response
 
     async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
-        """Delete a session and end its watches."""
+        """Delete a session with its artifacts' rows, and end its watches."""
         response = await self._store.delete_session(request)
+        if self._on_deleted is not None:
+            await self._on_deleted(request)
         self.feed.deleted(AgentKey.of(_scope(request), request.session_id))
         return response
 

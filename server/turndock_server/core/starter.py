@@ -102,6 +102,12 @@ class Starter:
         env = self._host.env
         definition = AgentDefinition()
         definition.CopyFrom(request.definition)
+        definition.backend_config_json = _laid_over(
+            self._host.backend_defaults.get(definition.backend, ""), definition.backend_config_json
+        )
+        definition.behavior_config_json = _laid_over(
+            self._host.behavior_defaults.get(definition.behavior, ""), definition.behavior_config_json
+        )
         backend = env.backend(definition.backend)
         state_json = await self._init_agent(key, request, definition, session)
         try:
@@ -168,6 +174,14 @@ class Starter:
         own = accounts.with_defaults(definition.limits, answer.limits)
         definition.limits.CopyFrom(accounts.with_defaults(own, self._host.defaults))
         return answer.state_json if answer.HasField("state_json") else session.agent.state_json
+
+
+def _laid_over(defaults_json: str, own_json: str) -> str:
+    """The agent's own configuration over the server's, key by key."""
+    defaults = jsontext.parse_object(defaults_json, "defaults")
+    if not defaults:
+        return own_json
+    return jsontext.canonical(defaults | jsontext.parse_object(own_json, "definition"))
 
 
 def _check(request: StartAgentRequest) -> None:

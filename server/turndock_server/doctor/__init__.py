@@ -25,6 +25,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     places.free_space,
     storage.sqlite_library,
     storage.store_file,
+    storage.store_schema,
     storage.store_lock,
     storage.durability,
     docking.backends,

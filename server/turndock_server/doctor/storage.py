@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
+from turndock.errors import TurndockError
 from turndock_server.config import Settings
 from turndock_server.doctor.findings import Finding, Level
 from turndock_server.holding import Held, check_free
@@ -47,18 +50,50 @@ def store_file(settings: Settings) -> Iterator[Finding]:
             f"this user may not write {path}",
             "Give it to the user the server runs as",
         )
+    elif path.stat().st_size and not _is_database(path):
+        yield Finding(
+            Level.ERROR,
+            "store.path",
+            f"{path} is no SQLite database",
+            "Move it away, or choose another path",
+        )
     else:
-        with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
-        if head and head != _MAGIC:
-            yield Finding(
-                Level.ERROR,
-                "store.path",
-                f"{path} is no SQLite database",
-                "Move it away, or choose another path",
-            )
-        else:
-            yield Finding(Level.OK, "store.path", f"{path} is a SQLite database")
+        yield Finding(Level.OK, "store.path", f"{path} is a SQLite database")
+
+
+def store_schema(settings: Settings) -> Iterator[Finding]:
+    """The database holds what this release can read, or can bring up to date."""
+    if settings.store.kind != "sqlite" or not _is_database(settings.store_path):
+        return
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from turndock_server.stores.sql import migrations
+
+    engine = create_engine(f"sqlite:///file:{quote(str(settings.store_path.absolute()))}?mode=ro&uri=true")
+    try:
+        with engine.connect() as connection:
+            is_current = migrations.is_current(connection)
+    except TurndockError as error:
+        yield Finding(
+            Level.ERROR, "store.path", error.message, "Run a release that knows it, or choose another path"
+        )
+    except SQLAlchemyError as error:
+        yield Finding(Level.ERROR, "store.path", f"cannot be read: {error}", "Restore it from a backup")
+    else:
+        state = (
+            "is this release's" if is_current else "is older and will be brought up to date; have a backup"
+        )
+        yield Finding(Level.OK if is_current else Level.WARNING, "store.path", f"its schema {state}")
+    finally:
+        engine.dispose()
+
+
+def _is_database(path: Path) -> bool:
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def store_lock(settings: Settings) -> Iterator[Finding]:

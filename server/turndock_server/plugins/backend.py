@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import cast
 
 from turndock.backend.v1 import (
     CheckpointSessionRequest,
@@ -43,13 +45,18 @@ class DockedBackend(Backend):
         except TurndockError:
             return frozenset()
 
-    def prompt(
+    async def prompt(
         self, request: PromptRequest, turn: TurnContext
     ) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
         try:
-            return self._current().prompt(request, turn)
+            backend = self._current()
         except TurndockError as error:
-            return _rejected(Failure(reason="plugin_unavailable", message=error.message, retryable=True))
+            failure = Failure(reason="plugin_unavailable", message=error.message, retryable=True)
+            raise Rejected(failure) from error
+        outputs = cast(AsyncGenerator[TurnOutput | list[TurnOutput]], backend.prompt(request, turn))
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
 
     async def start_session(self, request: StartSessionRequest) -> StartSessionResponse:
         return await self._current().start_session(request)
@@ -68,8 +75,3 @@ class DockedBackend(Backend):
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
         return await self._current().resume_session(request)
-
-
-async def _rejected(failure: Failure) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
-    raise Rejected(failure)
-    yield ""  # makes this a generator, which raises when it is read, as every backend's prompt does

@@ -81,7 +81,6 @@ class Dock:
         self._described = False
         self._refused = False
         self._backend: RemoteBackend | None = None
-        self._left_backends: list[RemoteBackend] = []
 
     @property
     def endpoint(self) -> Endpoint:
@@ -113,10 +112,7 @@ class Dock:
             self._asking.cancel()
             await asyncio.wait([self._asking])
             self._asking = None
-        for backend in (*self._left_backends, *([self._backend] if self._backend else [])):
-            await backend.close()
-        self._left_backends.clear()
-        self._backend = None
+        await self._leave_backend()
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
@@ -151,7 +147,7 @@ class Dock:
     def contract(self, kind: ContractKind.ValueType) -> Contract:
         """What the plug-in says of one contract.
 
-        Raises `TurndockError`: PLUGIN_UNAVAILABLE if it has not answered yet, INVALID_OPERATION if it does not serve it.
+        Raises `TurndockError`: PLUGIN_UNAVAILABLE before it has answered, INVALID_OPERATION if it does not serve it.
         """
         if self.description is None:
             raise TurndockError(_UNAVAILABLE, f"plug-in {self.name} has not answered yet: {self.message}")
@@ -173,9 +169,7 @@ class Dock:
 
     def behavior(self) -> RemoteBehavior:
         """Its behavior. Raises as `contract`."""
-        return RemoteBehavior(
-            self.channel, self.contract(ContractKind.CONTRACT_KIND_BEHAVIOR).capabilities
-        )
+        return RemoteBehavior(self.channel, self.contract(ContractKind.CONTRACT_KIND_BEHAVIOR).capabilities)
 
     def session_store(self) -> RemotePlainSessionStore:
         """Its session store, with just the abilities it describes. Raises as `contract`."""
@@ -220,18 +214,18 @@ class Dock:
         """How the plug-in is now, and who it is if that is not known since the last connect."""
         try:
             if not self._described:
-                self._meet(await plugin.describe(DescribeRequest(host_version=__version__)))
+                await self._meet(await plugin.describe(DescribeRequest(host_version=__version__)))
             if self._refused:
                 return ERROR, self.message
             probe = await plugin.probe(ProbeRequest())
         except TurndockError as error:
-            self._described = False
+            self._described = self._refused = False
             if is_not_offered(error):
                 return ERROR, "is no Turndock plug-in: it does not serve turndock.plugin.v1.Plugin"
             return NOT_READY, self.trouble(error)
         return probe.state or READY, probe.message
 
-    def _meet(self, description: DescribeResponse) -> None:
+    async def _meet(self, description: DescribeResponse) -> None:
         self._described = True
         problems = [problem for contract in description.contracts if (problem := _misfit(contract))]
         self._refused = bool(problems)
@@ -240,16 +234,21 @@ class Dock:
         if description != self.description:
             self.description = description
             self.log.info("is %s %s", description.name, description.version)
-            if self._backend is not None:  # what it was asked and did not offer, it may offer now
-                self._left_backends.append(self._backend)
-                self._backend = None
+            await self._leave_backend()  # what the last one did not offer this one may
+
+    async def _leave_backend(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
 
     def _settle(self, state: State.ValueType, message: str) -> None:
         if (state, message) == (self.state, self.message):
             return
         self.state, self.message = state, message
         level = logging.INFO if state == READY else logging.WARNING
-        self.log.log(level, "%s%s", State.Name(state).removeprefix("STATE_"), f": {message}" if message else "")
+        self.log.log(
+            level, "%s%s", State.Name(state).removeprefix("STATE_"), f": {message}" if message else ""
+        )
         change, self._change = self._change, asyncio.Event()
         change.set()
 

@@ -15,7 +15,12 @@ class StaticPlugin(Dock):
     """
 
     def __init__(
-        self, name: str, endpoint: str, *, credentials: grpc.ChannelCredentials | None = None, probe_interval_s: float = 10.0
+        self,
+        name: str,
+        endpoint: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        probe_interval_s: float = 10.0,
     ) -> None:
         super().__init__(name, credentials=credentials, probe_interval_s=probe_interval_s)
         self._endpoint = parse_endpoint(endpoint)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
-import signal
 import tempfile
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,8 +14,8 @@ from turndock.errors import TurndockError, invalid
 from turndock.serving import ENDPOINT_VARIABLE
 from turndock.wire import Endpoint, parse_endpoint
 from turndock_server.plugins.backoff import Backoff
-from turndock_server.plugins.dock import NOT_READY, READY, Dock
-from turndock_server.processes import Child, TooLong, base_environment, read_lines
+from turndock_server.plugins.dock import NOT_READY, Dock
+from turndock_server.processes import Child, TooLong, base_environment, exit_text, read_lines
 
 _SCHEME: Final = "exec:"
 _SOCKET: Final = "plugin.sock"
@@ -55,7 +53,7 @@ class SupervisedPlugin(Dock):
         self._folder: Path | None = None
         self._starts = 0
         self._child: Child | None = None
-        self._last_lines: deque[str] = deque(maxlen=1)
+        self._last_line = ""
         self._ending = "was not started yet"
         self._supervising: asyncio.Task[None] | None = None
 
@@ -106,24 +104,49 @@ class SupervisedPlugin(Dock):
                 self._ending = f"cannot be started: {error}"
             if loop.time() - began > _SETTLED_S:
                 self._restart.reset()
-            delay = self._restart.next()
-            self.log.warning("%s; starting it again in %.1f s", self._ending, delay)
             self._settle(NOT_READY, self._ending)
+            delay = self._restart.next()
+            self.log.info("is started again in %.1f s", delay)
             await asyncio.sleep(delay)
 
     async def _run(self) -> None:
         """Run the process once, to its end. Raises `OSError` when it cannot be started."""
-        Path(self.endpoint.path).unlink(missing_ok=True)  # what a killed process left would be in the way
+        _remove(self.endpoint)  # what a killed process left would be in the way of many a server
         environment = base_environment() | self._environment | {ENDPOINT_VARIABLE: str(self.endpoint)}
         child = self._child = await Child.start(self._argv, environment=environment)
         self._starts += 1
         self.log.info("started as process %d", child.pid)
+        forwarding = [asyncio.create_task(self._forward(output)) for output in (child.stdout, child.stderr)]
         try:
-            async with asyncio.TaskGroup() as group:
-                for output in (child.stdout, child.stderr):
-                    group.create_task(self._forward(output))
             code = await child.wait()
         finally:
             self._child = None
             await child.stop(self._grace_s)
-        ...
+            await asyncio.wait(forwarding)  # the output ends with the process
+        self._ending = f"{exit_text(code)}: {self._last_line}" if self._last_line else exit_text(code)
+
+    async def _forward(self, output: asyncio.StreamReader) -> None:
+        """Write a process's output to the log, line by line."""
+        async for lines in read_lines(output, _MAX_LINE_BYTES):
+            for line in lines:
+                text = (line.head if isinstance(line, TooLong) else line).decode(errors="replace").rstrip()
+                if isinstance(line, TooLong):
+                    text += f"… ({line.size} bytes)"
+                if text:
+                    self._last_line = text
+                    self.log.info("%s", text)
+
+
+def _private_folder() -> Path:
+    """A new directory for this user alone, whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="turndock-"))
+    try:
+        parse_endpoint(f"unix:{folder / _SOCKET}")
+    except TurndockError:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="turndock-", dir="/tmp"))
+    return folder
+
+
+def _remove(endpoint: Endpoint) -> None:
+    Path(endpoint.path).unlink(missing_ok=True)

@@ -42,6 +42,7 @@ class Outbox(Generic[B]):
         self._new_batch = new_batch
         self._notify = notify
         self._open = new_batch()
+        self._count = 0
         self._bytes = 0
         self._said = 0
         self._credit = credit_items
@@ -64,14 +65,13 @@ class Outbox(Generic[B]):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to take."""
-        return not self._open.items
+        return self._count == 0
 
     def has_room(self, size: int) -> bool:
         """Whether an item of about `size` bytes may be added now."""
         if self._credit is not None and self._credit <= 0:
             return False
-        count = len(self._open.items)
-        return count == 0 or (count < MAX_ITEMS and self._bytes + size <= MAX_BYTES)
+        return self._count == 0 or (self._count < MAX_ITEMS and self._bytes + size <= MAX_BYTES)
 
     async def room(self, size: int) -> None:
         """Wait until an item of about `size` bytes may be added."""
@@ -86,19 +86,21 @@ class Outbox(Generic[B]):
     def add(self, size: int, *, urgent: bool = False) -> TurnItem:
         """A new item of about `size` bytes, to be filled in at once. Call `room` first."""
         self._said += 1
+        self._count += 1
         self._bytes += size
         if self._credit is not None:
             self._credit -= 1
         item = self._open.items.add()
         item.index = self._said
-        if urgent or len(self._open.items) == 1:
+        if urgent or self._count == 1:
             self.urgent |= urgent
             self._notify()
         return item
 
     def take(self) -> B:
         """Everything there is. Makes room."""
-        batch, self._open, self._bytes = self._open, self._new_batch(), 0
+        batch, self._open = self._open, self._new_batch()
+        self._count = self._bytes = 0
         self.urgent = False
         self._let_on()
         return batch

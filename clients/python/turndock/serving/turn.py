@@ -152,7 +152,9 @@ class Turn:
 
     async def _say(self, output: TurnOutput) -> None:
         if isinstance(output, str):
-            await self._say_text(output)
+            text = self._joiner.feed(output)
+            if text or not output:
+                await self._say_text(text)
         elif isinstance(output, Event):
             size = output.ByteSize()
             if size > MAX_ITEM_BYTES:
@@ -165,34 +167,22 @@ class Turn:
             await self._say_terminal(output)
             self.ended = True
 
-    async def _say_text(self, piece: str) -> None:
-        text = self._joiner.feed(piece)
-        if text or not piece:
-            await self._say_repaired(text)
-
     async def _end_text(self) -> None:
         left = self._joiner.end()
         if left:
-            await self._say_repaired(left)
+            await self._say_text(left)
 
-    async def _say_repaired(self, text: str) -> None:
-        size = len(text) if text.isascii() else len(text.encode())
-        if size > _PIECE_CHARACTERS:
-            for start in range(0, len(text), _PIECE_CHARACTERS):
-                await self._say_piece(
-                    text[start : start + _PIECE_CHARACTERS], min(size, 4 * _PIECE_CHARACTERS)
-                )
-        else:
-            await self._say_piece(text, size)
-
-    async def _say_piece(self, text: str, size: int) -> None:
-        if not self._accepted or not self._outbox.has_room(size):
+    async def _say_text(self, text: str) -> None:
+        """Say a repaired text, in pieces if it is long."""
+        for start in range(0, len(text), _PIECE_CHARACTERS) or (0,):
+            piece = text[start : start + _PIECE_CHARACTERS]
+            size = _ENVELOPE_BYTES + (len(piece) if piece.isascii() else len(piece.encode()))
             await self._begin(size)
-        event = self._outbox.add(size + _ENVELOPE_BYTES).event
-        event.type = EventType.EVENT_TYPE_MESSAGE_STREAMED
-        event.message_streamed.text = text
-        if jsontext.REPLACEMENT in text:
-            event.metadata_json = _REPAIRED  # as the host marks the repairs of a backend in its own process
+            event = self._outbox.add(size).event
+            event.type = EventType.EVENT_TYPE_MESSAGE_STREAMED
+            event.message_streamed.text = piece
+            if jsontext.REPLACEMENT in piece:
+                event.metadata_json = _REPAIRED  # as the host marks the repairs of a backend in its own process
 
     async def _say_terminal(self, output: Result | Failure | Paused) -> None:
         size = output.ByteSize()

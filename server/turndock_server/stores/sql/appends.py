@@ -1,4 +1,4 @@
-"""Appending: numbers are dealt out while the database is locked, so that every log is 1, 2, 3, … under any concurrency."""
+"""Appending. Numbers are dealt out while the database is locked, so that every log is 1, 2, 3, … however many write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _KNOWN: Final = select(events_table.c.id, events_table.c.body).where(
 _ADVANCE: Final = (
     update(sessions_table)
     .where(sessions_table.c.key == bindparam("row"))
-    .values({name: bindparam(name) for name in ("last_sequence", "largest_event", "last_notification", "epoch")})
+    .values(
+        {name: bindparam(name) for name in ("last_sequence", "largest_event", "last_notification", "epoch")}
+    )
 )
 _EVENT_COLUMNS: Final = ("session", "sequence", "scope", "id", "type", "run", "stored_at", "body")
 
@@ -158,7 +160,7 @@ class Book:
             await self._tx.connection.execute(_ADVANCE, advanced)
 
     async def write_events(self) -> None:
-        """Write the events alone. The rows of their sessions must have been written, and must be written after `number`."""
+        """Write the events alone, after the rows of their sessions."""
         if not self._fresh:
             return
         rows = [
@@ -180,7 +182,9 @@ class Book:
     def _check_duplicates(self, append: Append) -> None:
         seen: dict[bytes, bytes] = {}
         for index, draft in enumerate(append.drafts):
-            before = self._known.get((append.partition.key, draft.key)) or seen.setdefault(draft.key, draft.body)
+            before = self._known.get((append.partition.key, draft.key)) or seen.setdefault(
+                draft.key, draft.body
+            )
             if before is not draft.body and encoding.differs(draft.event, before):
                 path = append.field if append.field == "event" else f"{append.field}[{index}]"
                 raise rules.event_conflict(draft.event, path)

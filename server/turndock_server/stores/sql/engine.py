@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -91,7 +91,7 @@ class Database:
         self._quiet.set()
 
     @asynccontextmanager
-    async def reader(self) -> AsyncIterator[AsyncConnection]:
+    async def reader(self) -> AsyncGenerator[AsyncConnection]:
         """A connection to read with. Raises `TurndockError` for whatever the database reports."""
         self._reads += 1
         self._quiet.clear()
@@ -106,7 +106,7 @@ class Database:
                 self._quiet.set()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def transaction(self) -> AsyncGenerator[AsyncConnection]:
         """The writing connection, with the database's write lock. Raises what the database reports, unchanged."""
         async with self._writing.connect() as connection, connection.begin():
             yield connection
@@ -159,7 +159,7 @@ class Database:
                 await driver.execute_fetchall("PRAGMA journal_mode = WAL")
 
     @asynccontextmanager
-    async def _driver(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def _driver(self) -> AsyncGenerator[aiosqlite.Connection]:
         """The writing connection without a transaction, for the few statements that cannot be in one."""
         async with self._writing.connect() as connection:
             driver: Any = (await connection.get_raw_connection()).driver_connection

@@ -35,14 +35,18 @@ async def flush(tx: Transaction, append: Append, request: FlushRequest) -> Flush
         response = FlushResponse.FromString(b"".join(results))
         response.head = session.last_sequence
         if request.HasField("chained_run"):
-            chained = known_chained or await runs.put_pending(tx, session_key, request.chained_run, front=True)
+            chained = known_chained or await runs.put_pending(
+                tx, session_key, request.chained_run, front=True
+            )
             response.chained_run.CopyFrom(chained)
         return response
 
     return await once(tx, session, request, FlushResponse, write)
 
 
-async def _known_chained_run(tx: Transaction, session: sessions.SessionRow, request: FlushRequest) -> Run | None:
+async def _known_chained_run(
+    tx: Transaction, session: sessions.SessionRow, request: FlushRequest
+) -> Run | None:
     """The chained run if an earlier try of this flush has stored it."""
     if not request.HasField("chained_run"):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, Table, and_, func, or_, select, tuple_, union
+from sqlalchemy import Column, ColumnElement, Row, Table, and_, func, or_, select, true, tuple_, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turndock.store.v1 import (
@@ -21,6 +21,7 @@ from turndock_server.stores import checks
 from turndock_server.stores.cursors import PageCodec, Place
 from turndock_server.stores.sql.runs import visible as visible_run
 from turndock_server.stores.sql.schema import runs, scopes, sessions
+from turndock_server.stores.sql.sessions import Partition
 from turndock_server.stores.sql.sessions import visible as visible_session
 
 Order = Sequence[tuple[Column[Any], bool]]
@@ -36,14 +37,14 @@ _MAILBOX_ORDER: Final[Order] = ((runs.c.queue_key, False), (runs.c.created_at, F
 
 
 async def list_sessions(
-    connection: AsyncConnection, tenant: str, scope: int | None, request: ListSessionsRequest
+    connection: AsyncConnection, tenant: str, partition: Partition | None, request: ListSessionsRequest
 ) -> ListSessionsResponse:
-    """ListSessions. `scope` is the partition's key; None if nothing was ever stored in it."""
+    """ListSessions. `partition` is None if nothing was ever stored in the tenant's."""
     codec = PageCodec("ListSessions", tenant, request)
     after = codec.decode(request.page.cursor)
     wanted: list[ColumnElement[bool]] = [sessions.c.body.is_not(None)]
     if not request.every_scope:
-        wanted.append(sessions.c.scope == scope)
+        wanted.append(sessions.c.scope == (partition.key if partition else None))
     if request.statuses:
         wanted.append(sessions.c.status.in_(list(request.statuses)))
     if request.agent_id:
@@ -84,7 +85,7 @@ async def list_orphans(
         sessions.c.key.in_(union(with_runs, with_notifications)),
         or_(
             sessions.c.owner == "",
-            and_(sessions.c.owner != request.owner, True if request.sole_host else is_lapsed),
+            and_(sessions.c.owner != request.owner, true() if request.sole_host else is_lapsed),
         ),
     ]
     if after is not None:
@@ -97,12 +98,14 @@ async def list_orphans(
 
 
 async def list_runs(
-    connection: AsyncConnection, tenant: str, scope: int | None, request: ListRunsRequest
+    connection: AsyncConnection, tenant: str, partition: Partition | None, request: ListRunsRequest
 ) -> ListRunsResponse:
-    """ListRuns. `scope` is the partition's key; None if nothing was ever stored in it."""
+    """ListRuns. `partition` is None if nothing was ever stored in the tenant's."""
     codec = PageCodec("ListRuns", tenant, request)
     after = codec.decode(request.page.cursor)
-    session = select(sessions.c.key).where(sessions.c.scope == scope, sessions.c.id == request.session_id)
+    session = select(sessions.c.key).where(
+        sessions.c.scope == (partition.key if partition else None), sessions.c.id == request.session_id
+    )
     wanted: list[ColumnElement[bool]] = [runs.c.session == session.scalar_subquery()]
     if request.statuses:
         wanted.append(runs.c.status.in_(list(request.statuses)))
@@ -177,7 +180,5 @@ async def _visible(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> lis
     """The sessions in these rows as callers see them."""
     keys = {row.scope for row in rows}
     found = await connection.execute(select(scopes.c.key, scopes.c.tenant).where(scopes.c.key.in_(keys)))
-    tenants = {key: tenant for key, tenant in found}
-    return [
-        visible_session(row.body, tenants[row.scope], row.incarnation, row.last_sequence) for row in rows
-    ]
+    tenants = dict(found.tuples().all())
+    return [visible_session(row.body, tenants[row.scope], row.incarnation, row.last_sequence) for row in rows]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turndock.store.v1 import GetEventsRequest, GetEventsResponse
@@ -15,6 +14,7 @@ from turndock.types.v1 import Event
 from turndock_server.stores import checks
 from turndock_server.stores.sql import encoding
 from turndock_server.stores.sql.schema import NEVER, events, sessions
+from turndock_server.stores.sql.sessions import Partition
 
 _READ_BYTES: Final = 8 << 20
 """Most bytes of bodies that are fetched without looking at their sizes first."""
@@ -64,7 +64,9 @@ class LogPage:
     @property
     def response(self) -> GetEventsResponse:
         """The page as callers get it."""
-        response = GetEventsResponse.FromString(b"".join([encoding.element(body) for *_, body in self.events]))
+        response = GetEventsResponse.FromString(
+            b"".join([encoding.element(body) for *_, body in self.events])
+        )
         response.head = self.head
         response.oldest = self.oldest
         response.scanned_through = self.scanned_through
@@ -84,14 +86,12 @@ _HEAD: Final = select(
 
 
 async def read_log(
-    connection: AsyncConnection, scope: int | None, session_id: str, query: LogQuery
+    connection: AsyncConnection, partition: Partition | None, session_id: str, query: LogQuery
 ) -> LogPage:
-    """A page of a log; of an unknown session (and of an unknown scope), an empty one."""
-    found = (
-        (await connection.execute(_HEAD, {"scope": scope, "id": session_id})).first()
-        if scope is not None
-        else None
-    )
+    """A page of a log; of an unknown session, and in a partition nothing was ever stored in, an empty one."""
+    if partition is None:
+        return LogPage(scanned_through=query.after)
+    found = (await connection.execute(_HEAD, {"scope": partition.key, "id": session_id})).first()
     if found is None:
         return LogPage(scanned_through=query.after)
     key, incarnation, head, pruned_through, largest_event, oldest = found
@@ -99,15 +99,33 @@ async def read_log(
     rows: Sequence[StoredEvent] = ()
     scanned_through = query.after
     if first <= last:
-        rows, is_cut = await _read_range(connection, key, first, last, query, largest_event)
+        fits = min(query.limit + 1, last - first + 1) * largest_event <= _READ_BYTES
+        rows, is_cut = await _read_range(connection, _arguments(key, first, last, query), query, fits=fits)
         scanned_through = rows[-1][0] if is_cut else first if query.is_descending else last
     return LogPage(rows, head, oldest or 0, scanned_through, incarnation, pruned_through)
 
 
 async def _read_range(
-    connection: AsyncConnection, key: int, first: int, last: int, query: LogQuery, largest_event: int
+    connection: AsyncConnection, arguments: dict[str, Any], query: LogQuery, *, fits: bool
 ) -> tuple[Sequence[StoredEvent], bool]:
-    """The events from `first` to `last` that fit into a page, and whether there are more."""
+    """The events of a range that fit into a page, and whether there are more.
+
+    Unless all candidates are known to fit into memory, their sizes are read first, and then what the page takes.
+    """
+    if fits:
+        rows = (await connection.execute(_events(query), arguments)).tuples().all()
+        taken = _fitting((len(body) for *_, body in rows), query.limit)
+        return rows[:taken], taken < len(rows)
+    sizes = (await connection.execute(_sizes(query), arguments)).tuples().all()
+    taken = _fitting((size for _, size in sizes), query.limit)
+    if not taken:
+        return (), False
+    end = {"first" if query.is_descending else "last": sizes[taken - 1][0], "rows": taken}
+    rows = (await connection.execute(_events(query), arguments | end)).tuples().all()
+    return rows, taken < len(sizes)
+
+
+def _arguments(key: int, first: int, last: int, query: LogQuery) -> dict[str, Any]:
     arguments: dict[str, Any] = {"session": key, "first": first, "last": last, "rows": query.limit + 1}
     if query.run_id:
         arguments["run"] = encoding.run_key(query.run_id)
@@ -115,19 +133,7 @@ async def _read_range(
         arguments["types"] = query.types
     if query.since_us is not None:
         arguments["since"] = query.since_us
-    most = min(query.limit + 1, last - first + 1)
-    if most * largest_event <= _READ_BYTES:
-        rows = (await connection.execute(_statement(query, sizes=False), arguments)).tuples().all()
-        taken = _fitting((len(body) for *_, body in rows), query.limit)
-        return rows[:taken], taken < len(rows)
-    sizes = (await connection.execute(_statement(query, sizes=True), arguments)).tuples().all()
-    taken = _fitting((size for _, size in sizes), query.limit)
-    if not taken:
-        return (), False
-    arguments["last" if not query.is_descending else "first"] = sizes[taken - 1][0]
-    arguments["rows"] = taken
-    rows = (await connection.execute(_statement(query, sizes=False), arguments)).tuples().all()
-    return rows, taken < len(sizes)
+    return arguments
 
 
 def _fitting(sizes: Iterable[int], limit: int) -> int:
@@ -141,34 +147,40 @@ def _fitting(sizes: Iterable[int], limit: int) -> int:
     return taken
 
 
-def _statement(query: LogQuery, *, sizes: bool) -> Select[Any]:
-    return _select(
-        sizes=sizes,
-        by_run=bool(query.run_id),
-        by_type=bool(query.types),
-        by_time=query.since_us is not None,
-        is_descending=query.is_descending,
+def _events(query: LogQuery) -> Select[Any, Any, Any, Any]:
+    return (
+        select(events.c.sequence, events.c.type, events.c.run, events.c.body)
+        .where(*_filters(query))
+        .order_by(_order(query))
+        .limit(bindparam("rows"))
     )
 
 
-@cache
-def _select(*, sizes: bool, by_run: bool, by_type: bool, by_time: bool, is_descending: bool) -> Select[Any]:
-    statement: Select[Any] = (
+def _sizes(query: LogQuery) -> Select[Any, Any]:
+    return (
         select(events.c.sequence, func.length(events.c.body))
-        if sizes
-        else select(events.c.sequence, events.c.type, events.c.run, events.c.body)
+        .where(*_filters(query))
+        .order_by(_order(query))
+        .limit(bindparam("rows"))
     )
-    statement = statement.where(
-        events.c.session == bindparam("session"), events.c.sequence.between(bindparam("first"), bindparam("last"))
-    )
-    if by_run:
-        statement = statement.where(events.c.run == bindparam("run"))
-    if by_type:
-        statement = statement.where(events.c.type.in_(bindparam("types", expanding=True)))
-    if by_time:
-        statement = statement.where(events.c.stored_at > bindparam("since"))
-    order = events.c.sequence.desc() if is_descending else events.c.sequence.asc()
-    return statement.order_by(order).limit(bindparam("rows"))
+
+
+def _filters(query: LogQuery) -> list[ColumnElement[bool]]:
+    filters = [
+        events.c.session == bindparam("session"),
+        events.c.sequence.between(bindparam("first"), bindparam("last")),
+    ]
+    if query.run_id:
+        filters.append(events.c.run == bindparam("run"))
+    if query.types:
+        filters.append(events.c.type.in_(bindparam("types", expanding=True)))
+    if query.since_us is not None:
+        filters.append(events.c.stored_at > bindparam("since"))
+    return filters
+
+
+def _order(query: LogQuery) -> ColumnElement[int]:
+    return events.c.sequence.desc() if query.is_descending else events.c.sequence.asc()
 
 
 Frame = tuple[int, int, str, bytes]

@@ -76,7 +76,9 @@ async def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequ
 async def claim(tx: Transaction, partition: Partition, request: ClaimAgentRequest) -> ClaimAgentResponse:
     """ClaimAgent."""
     row = await sessions.load(tx, partition, request.session_id)
-    session = await sessions.read(tx, partition, row)
+    session = await sessions.get(tx.connection, partition, request.session_id)
+    if session is None:
+        raise not_found("session", request.session_id)
     is_redelivery = bool(request.ticket_id) and request.ticket_id == row.ticket_id
     if row.is_claimed(tx.now_us) and row.owner != request.owner and not (request.sole_host or is_redelivery):
         raise TurndockError(

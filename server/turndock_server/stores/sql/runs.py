@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import Select, bindparam, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turndock.errors import TurndockError
 from turndock.store.v1 import SaveRunRequest, SaveRunResponse
@@ -13,6 +14,7 @@ from turndock.types.v1 import Run, RunStatus
 from turndock_server.stores import rules
 from turndock_server.stores.sql import sessions
 from turndock_server.stores.sql.schema import runs
+from turndock_server.stores.sql.schema import sessions as sessions_table
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -51,7 +53,9 @@ MAILBOX_ORDER: Final = (runs.c.queue_key, runs.c.created_at, runs.c.id)
 _FIND: Final = select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.id == bindparam("run"))
 _UPDATE: Final = update(runs).where(runs.c.key == bindparam("row"))
 _IN_MAILBOX: Final = (
-    select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None)).order_by(*MAILBOX_ORDER)
+    select(*COLUMNS)
+    .where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None))
+    .order_by(*MAILBOX_ORDER)
 )
 
 
@@ -77,13 +81,41 @@ async def unsettled(tx: Transaction, session: sessions.SessionRow) -> list[RunRo
     return [RunRow(*found) for found in await tx.connection.execute(_IN_MAILBOX, {"session": session.key})]
 
 
+async def get(
+    connection: AsyncConnection, partition: sessions.Partition, session_id: str, run_id: str
+) -> Run | None:
+    """A run as callers see it."""
+    row = (await connection.execute(_of_session(partition, session_id).where(runs.c.id == run_id))).first()
+    return None if row is None else visible(row.body, row.queue_key)
+
+
+async def get_active(
+    connection: AsyncConnection, partition: sessions.Partition, session_id: str
+) -> Run | None:
+    """The run that is RUNNING; the first in mailbox order, should there be several."""
+    is_running = runs.c.unsettled.is_not(None) & (runs.c.status == RunStatus.RUN_STATUS_RUNNING)
+    statement = _of_session(partition, session_id).where(is_running).order_by(*MAILBOX_ORDER).limit(1)
+    row = (await connection.execute(statement)).first()
+    return None if row is None else visible(row.body, row.queue_key)
+
+
+def _of_session(partition: sessions.Partition, session_id: str) -> Select[bytes, int]:
+    return (
+        select(runs.c.body, runs.c.queue_key)
+        .join(sessions_table, sessions_table.c.key == runs.c.session)
+        .where(sessions_table.c.scope == partition.key, sessions_table.c.id == session_id)
+    )
+
+
 def check_status(stored: RunRow | None, run_id: str, expected: RunStatus.ValueType) -> None:
     """Refuse to save a run that is not in the status its writer expects (INVALID_TRANSITION)."""
     status = stored.status if stored else RunStatus.RUN_STATUS_UNSPECIFIED
     if status != expected:
         names = {"status": rules.run_status_name(status), "expected": rules.run_status_name(expected)}
         raise TurndockError(
-            "INVALID_TRANSITION", f"run {run_id!r} is {names['status']}, not {names['expected']}", metadata=names
+            "INVALID_TRANSITION",
+            f"run {run_id!r} is {names['status']}, not {names['expected']}",
+            metadata=names,
         )
 
 
@@ -131,11 +163,14 @@ async def _queue_key(tx: Transaction, session_key: int, *, front: bool) -> int:
                 runs.c.status == RunStatus.RUN_STATUS_PENDING,
             )
         )
-        queue_key = first.scalar_one()
+        queue_key: int | None = first.scalar_one()
         if queue_key is not None:
             return queue_key - 1
-    last = await tx.connection.execute(select(func.max(runs.c.queue_key)).where(runs.c.session == session_key))
-    return (last.scalar_one() or 0) + rules.QUEUE_STEP
+    last = await tx.connection.execute(
+        select(func.max(runs.c.queue_key)).where(runs.c.session == session_key)
+    )
+    tail: int = last.scalar_one() or 0
+    return tail + rules.QUEUE_STEP
 
 
 async def save(tx: Transaction, partition: sessions.Partition, request: SaveRunRequest) -> SaveRunResponse:

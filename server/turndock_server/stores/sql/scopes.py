@@ -28,18 +28,20 @@ class Scopes:
         if known is None:
             key = (await connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
             if key is not None:
-                known = self.remember(tenant, key)
+                known = self.remember(Partition(key, tenant))
         return known
 
-    def remember(self, tenant: str, key: int) -> Partition:
-        """A partition whose number is committed."""
-        self._keys[tenant] = key
+    def remember(self, partition: Partition) -> Partition:
+        """The partition, whose number is committed, and known from now on."""
+        self._keys[partition.tenant] = partition.key
+        return partition
+
+
+async def make(tx: Transaction, tenant: str) -> Partition:
+    """The partition, with a number given out now if it has none. A write of its own: other writes rely on it."""
+    found = await tx.connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))
+    key: int | None = found.scalar()
+    if key is not None:
         return Partition(key, tenant)
-
-
-async def make(tx: Transaction, tenant: str) -> int:
-    """The number of a partition, given out now if it has none. A write of its own: other writes rely on it."""
-    key = (await tx.connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
-    if key is None:
-        key = (await tx.connection.execute(insert(scopes).values(tenant=tenant).returning(scopes.c.key))).scalar_one()
-    return key
+    made = await tx.connection.execute(insert(scopes).values(tenant=tenant).returning(scopes.c.key))
+    return Partition(made.scalar_one(), tenant)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from turndock.errors import TurndockError, not_found
+from turndock.errors import TurndockError
 from turndock.store.v1 import (
     DeleteSessionRequest,
     DeleteSessionResponse,
@@ -114,7 +115,9 @@ async def load(tx: Transaction, partition: Partition, session_id: str) -> Sessio
     return (await load_all(tx, partition, (session_id,)))[session_id]
 
 
-async def load_all(tx: Transaction, partition: Partition, session_ids: Iterable[str]) -> dict[str, SessionRow]:
+async def load_all(
+    tx: Transaction, partition: Partition, session_ids: Iterable[str]
+) -> dict[str, SessionRow]:
     """Rows by session id; those that are not there are yet to be made."""
     wanted = list(session_ids)
     rows: dict[str, SessionRow] = {}
@@ -127,7 +130,7 @@ async def load_all(tx: Transaction, partition: Partition, session_ids: Iterable[
         missing = [session_id for session_id in ids if session_id not in rows]
         if missing:
             buried = await tx.connection.execute(_TOMBSTONES, {"scope": partition.key, "ids": missing})
-            epochs = {session_id: epoch for session_id, epoch in buried}
+            epochs = dict(buried.tuples().all())
             for session_id in missing:
                 rows[session_id] = SessionRow(partition.key, session_id, epoch=epochs.get(session_id, 0))
     return rows
@@ -146,12 +149,14 @@ async def put(tx: Transaction, row: SessionRow, session: Session | None = None) 
     }
     if session is not None:
         values |= _saved(session)
-    if row.key is None:
-        values |= {"scope": row.scope, "id": row.id, "incarnation": row.incarnation}
-        row.key = (await tx.connection.execute(insert(sessions).returning(sessions.c.key), values)).scalar_one()
-    else:
+    if row.key is not None:
         await tx.connection.execute(_UPDATE.values(values), {"row": row.key})
-    return row.key
+        return row.key
+    values |= {"scope": row.scope, "id": row.id, "incarnation": row.incarnation}
+    made = await tx.connection.execute(insert(sessions).returning(sessions.c.key), values)
+    key: int = made.scalar_one()
+    row.key = key
+    return key
 
 
 async def ensure(tx: Transaction, row: SessionRow, fence: Fence | None) -> int:
@@ -202,12 +207,15 @@ def visible(body: bytes, tenant: str, incarnation: str, last_sequence: int) -> S
     return session
 
 
-async def read(tx: Transaction, partition: Partition, row: SessionRow) -> Session:
-    """The session as callers see it. Raises SESSION_NOT_FOUND when it was never saved."""
-    if not row.is_saved:
-        raise not_found("session", row.id)
-    body = await tx.connection.execute(select(sessions.c.body).where(sessions.c.key == row.key))
-    return visible(body.scalar_one(), partition.tenant, row.incarnation, row.last_sequence)
+async def get(connection: AsyncConnection, partition: Partition, session_id: str) -> Session | None:
+    """A session as callers see it; None if it was never saved."""
+    found = await connection.execute(
+        select(sessions.c.body, sessions.c.incarnation, sessions.c.last_sequence).where(
+            sessions.c.scope == partition.key, sessions.c.id == session_id, sessions.c.body.is_not(None)
+        )
+    )
+    row = found.first()
+    return None if row is None else visible(row.body, partition.tenant, row.incarnation, row.last_sequence)
 
 
 async def check_agent_name(tx: Transaction, row: SessionRow, session: Session) -> None:
@@ -248,7 +256,9 @@ async def save(tx: Transaction, partition: Partition, request: SaveSessionReques
     return await once(tx, row, request, SaveSessionResponse, write)
 
 
-async def remove(tx: Transaction, partition: Partition, request: DeleteSessionRequest) -> DeleteSessionResponse:
+async def remove(
+    tx: Transaction, partition: Partition, request: DeleteSessionRequest
+) -> DeleteSessionResponse:
     """DeleteSession. Its retry token is kept with the tombstone."""
     row = await load(tx, partition, request.session_id)
     fingerprint = rules.fingerprint(request) if request.request_id else b""

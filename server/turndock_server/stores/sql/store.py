@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from turndock import events
@@ -58,7 +59,7 @@ from turndock.store.v1 import (
     WatchEventsRequest,
     WatchEventsResponse,
 )
-from turndock.types.v1 import Event, Fence, RunStatus
+from turndock.types.v1 import Event, Fence
 from turndock_server.stores import checks
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql import lists, mailbox, migrations, runs, scopes, sessions
@@ -66,12 +67,13 @@ from turndock_server.stores.sql.appends import Append, append_once
 from turndock_server.stores.sql.engine import Database, Synchronous, url_of
 from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
 from turndock_server.stores.sql.schema import NEVER
-from turndock_server.stores.sql.schema import runs as runs_table
-from turndock_server.stores.sql.schema import sessions as sessions_table
 from turndock_server.stores.sql.sessions import Partition
-from turndock_server.stores.sql.transaction import Clock, Write
+from turndock_server.stores.sql.transaction import Clock
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
+
+AppendRequest = AppendEventRequest | AppendEventWithSequenceRequest | AppendEventsRequest | FlushRequest
+OwnersRequest = AppendRequest | SaveSessionRequest | SaveRunRequest | DeleteSessionRequest
 
 
 class SqlSessionStore:
@@ -121,9 +123,277 @@ class SqlSessionStore:
             async with database.reader() as connection:
                 is_current = await connection.run_sync(migrations.is_current)
             if not is_current:
-                migrations.check_allowed(migrate)
+                if not migrate:
+                    raise migrations.required()
                 await database.patiently(prepare)
         except BaseException:
             await database.close()
             raise
         return cls(database, Clock(clock))
+
+    async def close(self) -> None:
+        """Commit what is queued, answer everybody who waits, and close the database. Later calls are refused."""
+        self._is_closed = True
+        await self._bell.close()
+        await self._writer.close()
+        await self._database.close()
+
+    # --- Sessions ------------------------------------------------------------------------------------------------
+
+    async def save_session(self, request: SaveSessionRequest) -> SaveSessionResponse:
+        checks.check_session(request.session)
+        _check_token_and_fence(request)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: sessions.save(tx, partition, request))
+
+    async def get_session(self, request: GetSessionRequest) -> GetSessionResponse:
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        async with self._reader() as connection:
+            scope = await self._scopes.find(connection, tenant)
+            session = scope and await sessions.get(connection, scope, request.session_id)
+        if not session:
+            raise not_found("session", request.session_id)
+        return GetSessionResponse(session=session)
+
+    async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
+        tenant = checks.partition(request)
+        async with self._reader() as connection:
+            scope = await self._scopes.find(connection, tenant)
+            return await lists.list_sessions(connection, tenant, scope, request)
+
+    async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
+        checks.check_session_id(request.session_id)
+        _check_token_and_fence(request)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: sessions.remove(tx, partition, request))
+
+    # --- Runs ----------------------------------------------------------------------------------------------------
+
+    async def save_run(self, request: SaveRunRequest) -> SaveRunResponse:
+        checks.check_run(request.run)
+        _check_token_and_fence(request)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: runs.save(tx, partition, request))
+
+    async def get_run(self, request: GetRunRequest) -> GetRunResponse:
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        async with self._reader() as connection:
+            scope = await self._scopes.find(connection, tenant)
+            run = scope and await runs.get(connection, scope, request.session_id, request.run_id)
+        if not run:
+            raise not_found("run", request.run_id)
+        return GetRunResponse(run=run)
+
+    async def list_runs(self, request: ListRunsRequest) -> ListRunsResponse:
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        async with self._reader() as connection:
+            scope = await self._scopes.find(connection, tenant)
+            return await lists.list_runs(connection, tenant, scope, request)
+
+    async def get_active_run(self, request: GetActiveRunRequest) -> GetActiveRunResponse:
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        async with self._reader() as connection:
+            scope = await self._scopes.find(connection, tenant)
+            run = scope and await runs.get_active(connection, scope, request.session_id)
+        return GetActiveRunResponse(run=run or None)
+
+    # --- Events --------------------------------------------------------------------------------------------------
+
+    async def append_event(self, request: AppendEventRequest) -> AppendEventResponse:
+        checks.check_append_one(request)
+        append = await self._append_of(request, (request.event,), "event")
+        if request.request_id:
+            await self._writer.write(
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+            )
+        else:
+            await self._writer.append(append)
+        return AppendEventResponse()
+
+    async def append_event_with_sequence(
+        self, request: AppendEventWithSequenceRequest
+    ) -> AppendEventWithSequenceResponse:
+        checks.check_append_one(request)
+        append = await self._append_of(request, (request.event,), "event")
+        if request.request_id:
+            return await self._writer.write(
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+            )
+        return AppendEventWithSequenceResponse.FromString(b"".join(await self._writer.append(append)))
+
+    async def append_events(self, request: AppendEventsRequest) -> AppendEventsResponse:
+        checks.check_append(request)
+        append = await self._append_of(request, request.events, "events")
+        if not append.drafts:
+            return AppendEventsResponse()
+        if request.request_id:
+            return await self._writer.write(lambda tx: append_once(tx, append, request, AppendEventsResponse))
+        return AppendEventsResponse.FromString(b"".join(await self._writer.append(append)))
+
+    async def flush(self, request: FlushRequest) -> FlushResponse:
+        checks.check_flush(request)
+        append = await self._append_of(request, request.events.events, "events.events")
+        return await self._writer.write(lambda tx: flushing.flush(tx, append, request))
+
+    async def get_events(self, request: GetEventsRequest) -> GetEventsResponse:
+        limit, wait_ms = checks.check_get_events(request)
+        tenant = checks.partition(request)
+        query = LogQuery.of(request, limit)
+        if not wait_ms:
+            page = await self._read(tenant, request.session_id, query)
+        else:
+            page = await self._wait_for_events(tenant, request.session_id, query, wait_ms / 1000)
+        return page.response
+
+    async def get_latest_sequence(self, request: GetLatestSequenceRequest) -> GetLatestSequenceResponse:
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        # The page itself is empty: no number is above the highest.
+        page = await self._read(tenant, request.session_id, LogQuery(after=NEVER))
+        return GetLatestSequenceResponse(sequence=page.head, incarnation=page.incarnation)
+
+    async def read_frames(
+        self, tenant: str, session_id: str, *, after: int, limit: int = checks.DEFAULT_EVENTS
+    ) -> FramePage:
+        """A page of a log as bytes, for readers that pass events on; `tenant` is empty for the unscoped partition.
+
+        Raises as GetEvents does.
+        """
+        return FramePage.of(await self._read(tenant, session_id, LogQuery(after=after, limit=limit)))
+
+    async def watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
+        """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""
+        checks.check_session_id(request.session_id)
+        tenant = checks.partition(request)
+        after, incarnation = min(request.after_sequence, NEVER), ""
+        with self._bell.listening((tenant, request.session_id)) as listener:
+            while True:
+                listener.arm()
+                page = await self._read(tenant, request.session_id, LogQuery(after=after))
+                if incarnation and page.incarnation not in {"", incarnation}:
+                    incarnation, after = page.incarnation, 0
+                    continue
+                incarnation = page.incarnation or incarnation
+                if page.events:
+                    after = page.scanned_through
+                    yield WatchEventsResponse(events=page.response.events, head=page.head)
+                    continue
+                listener.seen = (page.incarnation, page.head)
+                await listener.changed()
+
+    # --- Mailbox -------------------------------------------------------------------------------------------------
+
+    async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
+        checks.check_enqueue(request)
+        _check_fence(request.fence if request.HasField("fence") else None)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: mailbox.enqueue(tx, partition, request))
+
+    async def claim_agent(self, request: ClaimAgentRequest) -> ClaimAgentResponse:
+        checks.check_claim(request)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: mailbox.claim(tx, partition, request))
+
+    async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
+        tenants = [tenant for tenant, _ in checks.check_renew(request)]
+        async with self._reader() as connection:
+            partitions = {
+                tenant: await self._scopes.find(connection, tenant) for tenant in dict.fromkeys(tenants)
+            }
+        held_in = [partitions[tenant] for tenant in tenants]
+        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request))
+
+    async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
+        checks.check_release(request)
+        _check_fence(request.fence)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: mailbox.release(tx, partition, request))
+
+    async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
+        checks.check_edit(request)
+        checks.check_request_id(request.request_id)
+        partition = await self._partition(request)
+        return await self._writer.write(lambda tx: mailbox.edit(tx, partition, request))
+
+    async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
+        checks.check_cancel(request)
+        checks.check_request_id(request.request_id)
+        append = Append(await self._partition(request), (request.event,), field="event", is_owners=False)
+        return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
+
+    async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
+        async with self._reader() as connection:
+            return await lists.list_orphans(connection, self._clock(), request)
+
+    # --- What the calls share --------------------------------------------------------------------------------------
+
+    def _reader(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        if self._is_closed:
+            raise TurndockError("SERVER_STOPPING", "the store is closed")
+        return self._database.reader()
+
+    async def _partition(self, request: checks.Scoped) -> Partition:
+        """The partition a write is about; it has a number from now on."""
+        tenant = checks.partition(request)
+        known = self._scopes.known(tenant)
+        if known is None:
+            known = self._scopes.remember(await self._writer.write(lambda tx: scopes.make(tx, tenant)))
+        return known
+
+    async def _append_of(self, request: AppendRequest, to_append: Iterable[Event], field: str) -> Append:
+        _check_token_and_fence(request)
+        return Append(
+            await self._partition(request),
+            to_append,
+            field=field,
+            expected=request.expected if request.HasField("expected") else None,
+            fence=request.fence if request.HasField("fence") else None,
+            is_strict=request.strict_duplicates,
+        )
+
+    async def _read(self, tenant: str, session_id: str, query: LogQuery) -> LogPage:
+        async with self._reader() as connection:
+            partition = await self._scopes.find(connection, tenant)
+            return await read_log(connection, partition, session_id, query)
+
+    async def _wait_for_events(
+        self, tenant: str, session_id: str, query: LogQuery, seconds: float
+    ) -> LogPage:
+        """The first page with an event, or the last one without when the time is over or the store is closed."""
+        until = asyncio.get_running_loop().time() + seconds
+        with self._bell.listening((tenant, session_id)) as listener:
+            incarnation, rest = "", query
+            while True:
+                listener.arm()
+                page = await self._read(tenant, session_id, rest)
+                if page.incarnation != incarnation:
+                    # What was read of another incarnation says nothing about this one.
+                    incarnation, is_new = page.incarnation, rest is not query
+                    rest = query
+                    if is_new:
+                        continue
+                if page.events or asyncio.get_running_loop().time() >= until:
+                    return page
+                if not query.is_descending:
+                    rest = replace(
+                        query, after=page.scanned_through
+                    )  # nothing up to there matches, nor ever will
+                listener.seen = (page.incarnation, page.head)
+                await listener.changed(until)
+                if self._is_closed:
+                    return page
+
+
+def _check_token_and_fence(request: OwnersRequest) -> None:
+    checks.check_request_id(request.request_id)
+    _check_fence(request.fence if request.HasField("fence") else None)
+
+
+def _check_fence(fence: Fence | None) -> None:
+    checks.check_fence(fence)
+    if fence is not None and fence.epoch >= NEVER:
+        raise invalid("fence.epoch", "is no epoch: none is that high")

@@ -7,8 +7,8 @@ times a second, and only while somebody waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from sqlalchemy import select, tuple_
@@ -50,9 +50,11 @@ class Listener:
         """The log may have changed."""
         self._changed.set()
 
-    async def changed(self) -> None:
-        """Return when the log may have changed since `arm`."""
-        await self._changed.wait()
+    async def changed(self, until: float | None = None) -> None:
+        """Return when the log may have changed since `arm`, or at `until` by the event loop's clock."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
 
 
 class Bell:
@@ -65,7 +67,7 @@ class Bell:
         self._lookout: asyncio.Task[None] | None = None
 
     @contextmanager
-    def listening(self, key: LogKey) -> Iterator[Listener]:
+    def listening(self, key: LogKey) -> Generator[Listener]:
         """A listener for the log, for as long as the context lasts."""
         listener = Listener(key)
         self._listeners.setdefault(key, set()).add(listener)

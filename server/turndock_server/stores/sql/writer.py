@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -60,11 +59,13 @@ class Writer:
 
     async def write(self, work: Write[T]) -> T:
         """Make a write. Raises what it refuses with, or what the database reports, as `TurndockError`."""
-        return await self._enqueue(work)
+        answer: T = await self._enqueue(work)
+        return answer
 
     async def append(self, work: Append) -> list[bytes]:
-        """Append events, together with other appends that wait. The answer is that of `append_all`; raises as `write`."""
-        return await self._enqueue(work)
+        """Append events, together with other appends that wait. Answers as `append_all`, raises as `write`."""
+        results: list[bytes] = await self._enqueue(work)
+        return results
 
     async def close(self) -> None:
         """Take nothing more, and commit what is queued."""
@@ -148,15 +149,20 @@ class Writer:
 async def _perform(transaction: Transaction, group: Iterable[_Queued]) -> list[Any]:
     """What each write answers or refuses with. Appends that follow one another are one piece of work."""
     outcomes: list[Any] = []
-    for is_append, members in groupby((queued.work for queued in group), lambda work: isinstance(work, Append)):
-        if is_append:
-            outcomes += await append_all(transaction, [work for work in members if isinstance(work, Append)])
+    appends: list[Append] = []
+    for queued in group:
+        if isinstance(queued.work, Append):
+            appends.append(queued.work)
             continue
-        for work in members:
-            try:
-                outcomes.append(await work(transaction))
-            except TurndockError as refusal:
-                outcomes.append(refusal)
+        if appends:
+            outcomes += await append_all(transaction, appends)
+            appends = []
+        try:
+            outcomes.append(await queued.work(transaction))
+        except TurndockError as refusal:
+            outcomes.append(refusal)
+    if appends:
+        outcomes += await append_all(transaction, appends)
     return outcomes
 
 

@@ -116,19 +116,16 @@ async def a_cursor_fits_only_its_list(fixture: Fixture) -> None:
         await other.put(b"1", key, session_id="ses_1")
     cursor = (await fixture.list("ses_1", limit=1)).next_cursor
     holds(cursor, "A page that is not the last has a cursor.")
-    for sentence, call in (
-        ("A cursor of a session's list fits no other list.", fixture.list(limit=1, cursor=cursor)),
-        (
-            "A cursor of a session's list fits no other session.",
-            fixture.list("ses_2", limit=1, cursor=cursor),
-        ),
-        ("A cursor fits no other partition.", other.list("ses_1", limit=1, cursor=cursor)),
-        ("A cursor is whole.", fixture.list("ses_1", cursor=cursor[:-1])),
-        ("A cursor is unchanged.", fixture.list("ses_1", cursor=f"{cursor}x")),
-        ("A number is no cursor.", fixture.list("ses_1", cursor="1")),
-        ("A text is no cursor.", fixture.list("ses_1", cursor="é \x00 !")),
+    for sentence, reader, session_id, text in (
+        ("A cursor of a session's list fits no other list.", fixture, "", cursor),
+        ("A cursor of a session's list fits no other session.", fixture, "ses_2", cursor),
+        ("A cursor fits no other partition.", other, "ses_1", cursor),
+        ("A cursor is whole.", fixture, "ses_1", cursor[:-1]),
+        ("A cursor is unchanged.", fixture, "ses_1", f"{cursor}x"),
+        ("A number is no cursor.", fixture, "ses_1", "1"),
+        ("A text is no cursor.", fixture, "ses_1", "é \x00 !"),
     ):
-        await refused(call, "INVALID_CURSOR", sentence)
+        await refused(reader.list(session_id, limit=1, cursor=text), "INVALID_CURSOR", sentence)
     page = await fixture.list("ses_1", limit=2, cursor=cursor)
     equal([artifact.key for artifact in page.artifacts], ["b", "c"], "A cursor fits with another limit.")
 

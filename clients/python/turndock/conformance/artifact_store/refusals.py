@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from turndock.conformance.artifact_store.suite import KIB, MAX_CHUNK_BYTES, SUITE, Fixture, noise, same_bytes
+from turndock.conformance.artifact_store.suite import (
+    KIB,
+    MAX_CHUNK_BYTES,
+    SUITE,
+    Fixture,
+    message,
+    noise,
+    same_bytes,
+)
 from turndock.conformance.claims import copied, equal, refused
+from turndock.store.v1 import ArtifactStorePutRequest
 from turndock.types.v1 import Scope
 
 
@@ -112,14 +121,27 @@ async def bytes_as_announced_are_taken(fixture: Fixture) -> None:
 async def an_empty_tenant_is_refused(fixture: Fixture) -> None:
     """A scope without a tenant is no scope: it is neither the unscoped partition nor all of them."""
     nobody = fixture.within(Scope(opaque=b"user-7"))
-    for call in (nobody.put(b"x"), nobody.get(), nobody.delete(), nobody.head(), nobody.list()):
-        await refused(call, "VALIDATION_ERROR", "An empty tenant is refused.", field="scope.tenant")
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
+        nobody.put,
+        nobody.get,
+        nobody.delete,
+        nobody.head,
+        nobody.list,
+    )
+    for call in calls:
+        await refused(call(), "VALIDATION_ERROR", "An empty tenant is refused.", field="scope.tenant")
 
 
 @SUITE.case("ArtifactStore.Put")
 async def a_store_changes_no_message_it_is_given(fixture: Fixture) -> None:
-    """A header handed over is nobody's to change."""
+    """A message handed over is nobody's to change."""
     header = fixture.header(session_id="ses_1", metadata_json='{ "b" : 1, "a" : 2 }', request_id="q1")
-    before = copied(header)
-    await fixture.upload(header, b"bytes")
-    equal(header, before, "The header is as it was.")
+    requests = [message(header), message(b"bytes")]
+    before = [copied(request) for request in requests]
+
+    async def upload() -> AsyncIterator[ArtifactStorePutRequest]:
+        for request in requests:
+            yield request
+
+    await fixture.store.put(upload())
+    equal(requests, before, "The messages are as they were.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from turndock.conformance.artifact_store.suite import (
     CHUNK_BYTES,
@@ -29,6 +30,23 @@ async def _after_traffic(fixture: Fixture) -> None:
     for number in range(3):
         await fixture.put(noise(2 * MIB), f"traffic-{number}")
         await fixture.get(f"traffic-{number}")
+
+
+async def _side_by_side(
+    fixture: Fixture, contents: Sequence[bytes], **fields: Any
+) -> list[ArtifactStorePutResponse | BaseException]:
+    """Put all contents under one key; every upload has begun before the first one ends."""
+    barrier = asyncio.Barrier(len(contents))
+
+    async def upload(number: int, data: bytes) -> AsyncIterator[ArtifactStorePutRequest]:
+        yield message(fixture.header(metadata_json=f'{{"writer":{number}}}', **fields))
+        yield message(data[:CHUNK_BYTES])
+        await barrier.wait()
+        for chunk in chunks(data[CHUNK_BYTES:]):
+            yield message(chunk)
+
+    calls = [fixture.store.put(upload(number, data)) for number, data in enumerate(contents)]
+    return await asyncio.gather(*calls, return_exceptions=True)
 
 
 @SUITE.case("PF-E15")
@@ -87,9 +105,7 @@ async def an_upload_that_breaks_stores_nothing(fixture: Fixture) -> None:
 async def of_concurrent_puts_of_an_immutable_key_one_wins(fixture: Fixture) -> None:
     """Of 10 concurrent Puts of different bytes with `if_absent` one stores its bytes, the others are ALREADY_EXISTS."""
     contents = [noise(CHUNK_BYTES + 1, seed=number) for number in range(10)]
-    outcomes = await asyncio.gather(
-        *(fixture.put(data, if_absent=True) for data in contents), return_exceptions=True
-    )
+    outcomes = await _side_by_side(fixture, contents, if_absent=True)
     winners = [
         number for number, outcome in enumerate(outcomes) if isinstance(outcome, ArtifactStorePutResponse)
     ]
@@ -107,7 +123,9 @@ async def of_concurrent_puts_of_an_immutable_key_one_wins(fixture: Fixture) -> N
 async def concurrent_puts_of_the_same_bytes_all_succeed(fixture: Fixture) -> None:
     """10 concurrent Puts of the same bytes with `if_absent` are all OK, and one of them stored them."""
     data = noise(CHUNK_BYTES + 1)
-    answers = await asyncio.gather(*(fixture.put(data, if_absent=True) for _ in range(10)))
+    outcomes = await _side_by_side(fixture, [data] * 10, if_absent=True)
+    answers = [outcome for outcome in outcomes if isinstance(outcome, ArtifactStorePutResponse)]
+    equal(len(answers), 10, f"All are OK; they answer {outcomes}.")
     equal(sorted(answer.duplicate for answer in answers), [False] + [True] * 9, "One Put stored the bytes.")
     equal(len({answer.artifact.SerializeToString() for answer in answers}), 1, "All answer the same row.")
     same_bytes(await fixture.get(), data, "The bytes are there.")
@@ -116,11 +134,14 @@ async def concurrent_puts_of_the_same_bytes_all_succeed(fixture: Fixture) -> Non
 @SUITE.case("PF-E15")
 async def concurrent_puts_never_mix(fixture: Fixture) -> None:
     """After 10 concurrent Puts of a key its content is that of one of them, with that one's row."""
-    contents = {f'{{"writer":{number}}}': noise(MIB + number, seed=number) for number in range(10)}
-    await asyncio.gather(*(fixture.put(data, metadata_json=writer) for writer, data in contents.items()))
+    contents = [noise(MIB + number, seed=number) for number in range(10)]
+    outcomes = await _side_by_side(fixture, contents)
+    answers = [outcome for outcome in outcomes if isinstance(outcome, ArtifactStorePutResponse)]
+    equal(len(answers), 10, f"All are OK; they answer {outcomes}.")
     artifact, data = await fixture.read()
-    holds(artifact.metadata_json in contents, "The row is that of one writer.")
-    same_bytes(data, contents[artifact.metadata_json], "The bytes are those of the row's writer.")
+    rows = [answer.artifact for answer in answers]
+    holds(artifact in rows, "The row is that of one writer.")
+    same_bytes(data, contents[rows.index(artifact)], "The bytes are those of the row's writer.")
     listed = await fixture.list()
     equal((listed.total_count, listed.total_bytes), (1, len(data)), "There is one artifact of that size.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from turndock.conformance.claims import equal, holds
 from turndock.conformance.session_store.suite import LONG_POLL, SUITE, Fixture
@@ -47,7 +48,7 @@ async def a_wait_ends_with_the_first_matching_event(fixture: Fixture) -> None:
     """A waiting read answers as soon as a matching event is stored, by any of the calls that store events."""
     await fixture.append(*fixture.events(2))
     flushed = (fixture.session(), fixture.run(status=RunStatus.RUN_STATUS_RUNNING), fixture.events(1))
-    writes = (
+    writes: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: fixture.append(fixture.event()),
         lambda: fixture.append_one(fixture.event()),
         lambda: fixture.flush(*flushed),

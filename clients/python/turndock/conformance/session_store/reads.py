@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from turndock.conformance.claims import equal, holds, refused
 from turndock.conformance.session_store.suite import NOW_US, SUITE, Fixture, pages
 from turndock.store.v1 import GetLatestSequenceRequest
@@ -124,12 +126,23 @@ async def a_filtering_reader_carries_on_where_the_scan_stopped(fixture: Fixture)
             after = page.scanned_through
         equal(found, wanted, f"Read {limit} by {limit}, each matching event comes once.")
     found, before = [], 101
-    while page := (
+    while page_down := (
         await fixture.log(before_sequence=before, types=[STREAMED], limit=3, descending=True)
     ).events:
-        found += [event.sequence for event in page]
+        found += [event.sequence for event in page_down]
         before = found[-1]
     equal(found, wanted[::-1], "Downwards, each matching event comes once.")
+
+
+async def read_by_sevens(fixture: Fixture, *, descending: bool) -> list[Event]:
+    """A whole log, in pages of 7."""
+    bound = "before_sequence" if descending else "after_sequence"
+    found: list[Event] = []
+    place: dict[str, Any] = {}
+    while page := (await fixture.log(limit=7, descending=descending, **place)).events:
+        found.extend(page)
+        place = {bound: found[-1].sequence}
+    return found
 
 
 @SUITE.case("PF-B17")
@@ -139,21 +152,11 @@ async def order_is_by_number_and_by_nothing_else(fixture: Fixture) -> None:
     await fixture.append(*(fixture.event(f"id-{9999 - number}", time_us=5) for number in range(1_000, 1_003)))
     expected = [f"id-{9999 - number}" for number in range(1_003)]
     for _ in range(2):
-        forward: list[Event] = []
-        while page := (
-            await fixture.log(limit=7, after_sequence=forward[-1].sequence if forward else 0)
-        ).events:
-            forward.extend(page)
+        forward = await read_by_sevens(fixture, descending=False)
         holds([event.id for event in forward] == expected, "Pages of 7, forward: the order of the numbers.")
-    backward: list[Event] = []
-    while page := (
-        await fixture.log(
-            limit=7, descending=True, before_sequence=backward[-1].sequence if backward else 2_000
-        )
-    ).events:
-        backward.extend(page)
-    holds([event.id for event in backward] == expected[::-1], "Pages of 7, backward: the same order.")
-    equal([event.sequence for event in forward], list(range(1, 1_004)), "Every number is there once.")
+        backward = await read_by_sevens(fixture, descending=True)
+        holds([event.id for event in backward] == expected[::-1], "Pages of 7, backward: the same order.")
+        equal([event.sequence for event in forward], list(range(1, 1_004)), "Every number is there once.")
 
 
 @SUITE.case("PF-B29")
@@ -164,7 +167,7 @@ async def a_page_is_cut_by_bytes(fixture: Fixture) -> None:
         await fixture.append(fixture.event(message_received=text, type=RECEIVED))
     for descending in (False, True):
         found: list[int] = []
-        bound: dict[str, int] = {}
+        bound: dict[str, Any] = {}
         while len(found) < 6:
             page = await fixture.log(descending=descending, **bound)
             holds(

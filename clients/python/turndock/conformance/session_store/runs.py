@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turndock.conformance.claims import equal, holds, refused
-from turndock.conformance.session_store.suite import SUITE, Fixture, together
+from turndock.conformance.session_store.suite import SUITE, Fixture, pages, together
 from turndock.errors import TurndockError
 from turndock.types.v1 import Failure, Page, Response, RunStatus
 

@@ -37,6 +37,15 @@ def is_current(connection: Connection) -> bool:
     return revision == REVISIONS[-1]
 
 
+def required() -> TurndockError:
+    """The error for a schema that could be made this release's and must not."""
+    return TurndockError(
+        "MIGRATION_REQUIRED",
+        f"the database does not have schema {REVISIONS[-1]}; open it once with migration allowed",
+        metadata={"known": REVISIONS[-1]},
+    )
+
+
 def bring_up_to_date(connection: Connection) -> None:
     """Make the schema this release's, within the connection's transaction. Raises as `is_current`."""
     if is_current(connection):

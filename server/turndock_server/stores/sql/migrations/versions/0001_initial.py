@@ -49,9 +49,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("sessions_by_change", "sessions", ["scope", sa.text("updated_at DESC"), "id"])
-    op.create_index(
-        "sessions_by_change_everywhere", "sessions", [sa.text("updated_at DESC"), "id", "scope"]
-    )
+    op.create_index("sessions_by_change_everywhere", "sessions", [sa.text("updated_at DESC"), "id", "scope"])
     op.create_index(
         "sessions_with_unapplied_notification",
         "sessions",

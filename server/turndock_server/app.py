@@ -1,0 +1,325 @@
+"""The composition root: the only module that knows every concrete class, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from turndock import events, wire
+from turndock.agent.v1 import GetServerInfoResponse
+from turndock.errors import TurndockError
+from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
+from turndock.store.v1 import DeleteSessionRequest
+from turndock.types.v1 import Limits
+from turndock_server import __version__
+from turndock_server.backends import registry as backends
+from turndock_server.behaviors import registry as behaviors
+from turndock_server.config import BackendSettings, PluginSettings, Settings
+from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.dispatcher import LocalDispatcher
+from turndock_server.core.feed import AgentKey, Feed, frame_of
+from turndock_server.core.host import Host
+from turndock_server.core.journal import Journal
+from turndock_server.core.prompts import Prompts
+from turndock_server.core.starter import Starter
+from turndock_server.core.watch import LogPage, ReadLog, read_log_of
+from turndock_server.holding import Held, hold
+from turndock_server.plugins.dock import Dock
+from turndock_server.plugins.static import StaticPlugin
+from turndock_server.plugins.supervised import SupervisedPlugin
+from turndock_server.services.agent_host import SERVICE as AGENT_HOST
+from turndock_server.services.agent_host import AgentHostService
+from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
+from turndock_server.stores.artifacts import SessionArtifacts
+from turndock_server.stores.checks import partition
+
+log = logging.getLogger("turndock.server")
+
+_SERVICES = (
+    AGENT_HOST.full_name,
+    "turndock.store.v1.SessionStore",
+    "turndock.store.v1.ArtifactStore",
+)
+_LAST_WORDS_S = 2.0
+"""How long calls that are being answered may take once every turn has ended."""
+
+
+class CannotStart(Exception):
+    """The server cannot start; the text says why and what to do."""
+
+
+class App:
+    """A server: `start`, then `stop`. What was started is stopped in the opposite order, also when a start fails."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._cleanup = AsyncExitStack()
+        self._health = health.aio.HealthServicer()
+        self._plugins: dict[str, Dock] = {}
+        self._started_at_us = events.now_us()
+        self._host_id = events.new_id()
+        self._host: Host | None = None
+        self._server: grpc.aio.Server | None = None
+        self.endpoint: wire.Endpoint | None = None
+        """Where it listens, once started."""
+
+    async def start(self) -> None:
+        """Bind, open the stores, dock the plug-ins, settle what the last run left, then say SERVING.
+
+        Raises `CannotStart`.
+        """
+        try:
+            await self._start()
+        except (TurndockError, OSError, Held) as error:
+            await self._cleanup.aclose()
+            raise CannotStart(_why(error)) from error
+        except BaseException:
+            await self._cleanup.aclose()
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new work, end watches with their cursors, settle turns within the grace, then close everything."""
+        await self._health.enter_graceful_shutdown()
+        if self._host is not None:
+            await self._host.stop(grace_s)
+        if self._server is not None:
+            await self._server.stop(_LAST_WORDS_S)
+        await self._cleanup.aclose()
+
+    async def _start(self) -> None:
+        settings = self._settings
+        if settings.lock_path is not None:
+            settings.lock_path.parent.mkdir(parents=True, exist_ok=True)
+            lock = hold(settings.lock_path)
+            self._cleanup.callback(lock.release)
+        server = wire.new_server(
+            interceptors=(CallerInterceptor(),),
+            options=(("grpc.max_receive_message_length", settings.server.max_message_bytes),),
+        )
+        self.endpoint = self._bind(server)
+        await self._dock_plugins()
+        artifacts = await self._open_artifacts()
+        store = await self._open_store()
+        mailbox = store if isinstance(store, Mailbox) else self._serial_mailbox(store)
+        self._host = host = Host(
+            Journal(store, mailbox, Feed(), on_deleted=_forget_artifacts_in(artifacts)),
+            LocalDispatcher(),
+            {name: self._backend(name, each) for name, each in settings.offered_backends().items()},
+            {name: self._behavior(each.kind) for name, each in settings.behaviors.items()},
+            host_id=self._host_id,
+            sole_host=True,
+            defaults=with_defaults(settings.limits.agent_limits(), DEFAULT_LIMITS),
+            read_log=_log_reader(store),
+            artifacts=artifacts,
+            backend_defaults={name: each.config_json for name, each in settings.offered_backends().items()},
+            behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
+        )
+        prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
+        AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
+        SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
+        ArtifactStoreService(artifacts).add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if settings.server.reflection:
+            reflection.enable_server_reflection(
+                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            )
+        await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await server.start()
+        self._server = server
+        self._cleanup.push_async_callback(server.stop, 0)
+        await host.start()
+        await self._say(health_pb2.HealthCheckResponse.SERVING)
+        log.info("turndock %s serves at %s", __version__, self.endpoint)
+
+    # --- Parts ---------------------------------------------------------------------------------------------------
+
+    def _bind(self, server: grpc.aio.Server) -> wire.Endpoint:
+        """Take the address before anything else: a second server must fail at once, and leave the first alone."""
+        where = self._settings.server.endpoint
+        if not where.is_local and not self._settings.server.insecure:
+            raise CannotStart(
+                f"server.listen: {where} can be reached from other machines, without encryption or authentication. "
+                "Listen on 127.0.0.1 or a unix socket, or set server.insecure = true"
+            )
+        if where.path:
+            # gRPC replaces a socket file without asking whether somebody listens at it.
+            lock = hold(Path(f"{where.path}.lock"))
+            self._cleanup.callback(lock.release)
+        return wire.bind(server, where)
+
+    async def _dock_plugins(self) -> None:
+        for name, plugin in self._settings.plugins.items():
+            self._plugins[name] = dock = _dock(name, plugin)
+            await dock.start()
+            self._cleanup.push_async_callback(dock.stop)
+        required = sorted(self._settings.required_plugins())
+        await asyncio.gather(
+            *(
+                self._plugins[name].wait_ready(self._settings.plugins[name].start_timeout_seconds)
+                for name in required
+            )
+        )
+
+    async def _open_store(self) -> SessionStore:
+        settings = self._settings.store
+        if settings.plugin is not None:
+            return self._plugins[settings.plugin].session_store()
+        if settings.kind == "memory":
+            from turndock_server.stores.memory import MemorySessionStore
+
+            return MemorySessionStore()
+        from turndock_server.stores.sql import SqlSessionStore
+
+        store = await SqlSessionStore.open(
+            self._settings.store_path,
+            synchronous=settings.synchronous,
+            busy_timeout_ms=settings.busy_timeout_ms,
+        )
+        self._cleanup.push_async_callback(store.close)
+        return store
+
+    def _serial_mailbox(self, store: SessionStore) -> Mailbox:
+        from turndock_server.stores.serial_mailbox import SerialMailbox
+
+        log.warning("the session store has no mailbox: this server must be its only host")
+        return SerialMailbox(store)
+
+    async def _open_artifacts(self) -> ArtifactStore:
+        settings = self._settings.artifacts
+        limit = self._settings.limits.max_artifact_bytes
+        if settings.plugin is not None:
+            from turndock_server.stores.isolated import IsolatedArtifactStore
+
+            return IsolatedArtifactStore(self._plugins[settings.plugin].artifact_store())
+        if settings.kind == "memory":
+            from turndock_server.stores.memory_artifacts import MemoryArtifactStore
+
+            return MemoryArtifactStore(max_artifact_bytes=limit)
+        from turndock_server.stores.files import FileArtifactStore
+
+        store = FileArtifactStore(self._settings.artifacts_path, max_artifact_bytes=limit)
+        await store.open()
+        self._cleanup.push_async_callback(store.close)
+        return store
+
+    def _backend(self, name: str, settings: BackendSettings) -> Backend:
+        if settings.plugin is not None:
+            return self._plugins[settings.plugin].backend()
+        try:
+            return backends.create(settings.kind)
+        except ImportError as error:
+            raise CannotStart(f"backends.{name}: {error}") from error
+
+    def _behavior(self, kind: str) -> Behavior:
+        return behaviors.create(kind)
+
+    # --- What it says about itself -------------------------------------------------------------------------------
+
+    async def _say(self, state: int) -> None:
+        for service in ("", *_SERVICES):
+            await self._health.set(service, state)
+
+    async def _info(self) -> GetServerInfoResponse:
+        settings = self._settings
+        return GetServerInfoResponse(
+            version=__version__,
+            limits=Limits(
+                max_event_bytes=1 << 20,
+                max_prompt_bytes=settings.limits.max_prompt_bytes,
+                max_page_bytes=1 << 20,
+                max_batch_events=10_000,
+                max_json_depth=64,
+                max_artifact_bytes=settings.limits.max_artifact_bytes,
+                max_message_bytes=settings.server.max_message_bytes,
+            ),
+            backends=sorted(settings.offered_backends()),
+            behaviors=sorted(settings.behaviors),
+            plugins=[dock.info() for dock in self._plugins.values()],
+            session_store=settings.store.kind,
+            artifact_store=settings.artifacts.kind,
+            started_at_us=self._started_at_us,
+            host_id=self._host_id,
+            live_agents=sum(1 for _ in self._host.roster.agents) if self._host else 0,
+        )
+
+
+async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, then stop gracefully; a second signal ends the process at once.
+
+    Returns the exit code. Raises `CannotStart`.
+    """
+    asked_to_stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if asked_to_stop.is_set():
+            log.warning("asked to stop twice: ending at once")
+            os._exit(1)
+        asked_to_stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    app = App(settings)
+    await app.start()
+    if on_serving is not None and app.endpoint is not None:
+        on_serving(app.endpoint)
+    await asked_to_stop.wait()
+    log.info("stopping; turns may take %g s to end", settings.server.grace_seconds)
+    await app.stop(settings.server.grace_seconds)
+    log.info("stopped")
+    return 0
+
+
+def _dock(name: str, settings: PluginSettings) -> Dock:
+    if settings.command:
+        return SupervisedPlugin(name, settings.command, settings.environment(f"plugins.{name}"))
+    return StaticPlugin(name, settings.endpoint)
+
+
+def _log_reader(store: SessionStore) -> ReadLog:
+    """The SQL store's own way, which never decodes what it reads; through the port otherwise."""
+    from turndock_server.stores.sql import SqlSessionStore
+
+    if not isinstance(store, SqlSessionStore):
+        return read_log_of(store)
+
+    async def read(key: AgentKey, after: int, limit: int) -> LogPage:
+        page = await store.read_frames(key.tenant or "", key.session_id, after=after, limit=limit)
+        frames = [frame_of(*frame) for frame in page.frames]
+        return LogPage(
+            frames, page.head, page.oldest, page.scanned_through, page.incarnation, page.pruned_through
+        )
+
+    return read
+
+
+def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
+    """Takes a deleted session's rows out of an artifact store that keeps them apart from the bytes."""
+
+    async def forget(request: DeleteSessionRequest) -> None:
+        if isinstance(artifacts, SessionArtifacts):
+            await artifacts.forget_session(
+                partition(request),
+                request.session_id,
+                delete_bytes=request.delete_artifacts,
+            )
+
+    return forget
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, Held):
+        return f"{error}. Stop that server, or give this one another data directory (--data) or address (--listen)"
+    if isinstance(error, TurndockError):
+        return error.message
+    return str(error)

@@ -1,0 +1,1 @@
+"""What decides between turns, in the host's own process."""

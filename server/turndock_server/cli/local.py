@@ -1,0 +1,123 @@
+"""Commands that need no server: `serve` is one, `demo` brings its own, `doctor` looks before one is started."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turndock_server.cli.exits import Exit
+from turndock_server.cli.output import fail, say, say_json
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar="TURNDOCK_CONFIG",
+        dir_okay=False,
+        show_default="turndock.toml here, if there is one",
+        help="The configuration file.",
+    ),
+]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(show_default=False, help="Where to listen: host:port or unix:/path. Wins over the file."),
+]
+DataOption = Annotated[
+    Path | None, typer.Option(show_default=False, help="The data directory. Wins over the file.")
+]
+
+
+def serve(
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
+    ] = False,
+) -> None:
+    """Run a server until SIGTERM or Ctrl-C.
+
+    It then takes no more calls, lets turns end for as long as `server.grace_seconds` allows, and exits with 0. A second
+    signal ends the wait.
+    """
+    from turndock_server.config import ConfigError, load
+    from turndock_server.observability import Redactor, configure
+
+    try:
+        settings = load(config, _overrides(listen, data, insecure=insecure))
+        redactor = Redactor(settings.secrets())
+    except ConfigError as error:
+        raise refused(error) from None
+    configure(redactor, level=settings.log.level, format=settings.log.format)
+    from turndock_server import app
+
+    raise typer.Exit(asyncio.run(app.run(settings)))
+
+
+def demo() -> None:
+    """See Turndock survive a crash: a server, a small model, three prompts, and a kill in the middle."""
+    from turndock_server import demo as story
+
+    raise typer.Exit(story.run())
+
+
+def doctor(
+    config: ConfigOption = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="As for `serve`.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say what is wrong with a configuration, and how to mend it.
+
+    Looks at what `serve` with the same options would start with. Starts and changes nothing. Exits with 1 when something
+    would keep the server from starting or from doing what it is told.
+    """
+    from turndock_server.doctor import Level, examine
+
+    findings = examine(config, _overrides(listen, data, insecure=insecure))
+    if as_json:
+        say_json(
+            [
+                {"level": one.level, "subject": one.subject, "what": one.what, "mend": one.mend}
+                for one in findings
+            ]
+        )
+    else:
+        marks = {Level.OK: ("ok", typer.colors.GREEN), Level.WARNING: ("!", typer.colors.YELLOW)}
+        for finding in findings:
+            mark, color = marks.get(finding.level, ("x", typer.colors.RED))
+            typer.echo(typer.style(f"{mark:>3}", fg=color, bold=True), nl=False)
+            say(f"  {finding.subject}: {finding.what}")
+            if finding.mend:
+                say(f"     {finding.mend}")
+        say(_verdict([finding.level for finding in findings]))
+    if any(finding.level is Level.ERROR for finding in findings):
+        raise typer.Exit(Exit.FAILED)
+
+
+def _verdict(levels: list[str]) -> str:
+    """The findings in a sentence."""
+    counts = [(levels.count(level), level) for level in ("error", "warning")]
+    words = [f"{count} {level}{'s' if count > 1 else ''}" for count, level in counts if count]
+    return " and ".join(words) or "Nothing is wrong."
+
+
+def _overrides(listen: str | None, data: Path | None, *, insecure: bool) -> dict[str, Any]:
+    """What the options say, nested like the file."""
+    server: dict[str, Any] = {"listen": listen} if listen else {}
+    if insecure:
+        server["insecure"] = True
+    overrides: dict[str, Any] = {"server": server} if server else {}
+    if data:
+        overrides["data"] = str(data)
+    return overrides
+
+
+def refused(error: Any) -> typer.Exit:
+    """Say what is wrong with the configuration, one line for each fault, and return what to raise."""
+    for fault in error.faults:
+        fail(str(fault))
+    return fail("no server was started", "`turndock doctor` says more", code=Exit.USAGE)
