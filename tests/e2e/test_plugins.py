@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 from support.programs import gone, python
-from support.turns import Conversation, said
+from support.turns import Conversation, text
 from turndock import events
 from turndock.errors import TurndockError
 from turndock.plugin.v1 import Contract, ContractKind, DescribeResponse, ProbeResponse
@@ -55,7 +55,7 @@ async def test_a_supervised_echo_answers(caplog: pytest.LogCaptureFixture) -> No
     plugin = SupervisedPlugin("echo", [*PLUGIN, "echo"])
     async with docked(plugin):
         talk = await Conversation(plugin.backend()).start()
-        assert said(await talk.ask("hello world"))[:2] == ["hello ", "world"]
+        assert text(await talk.ask("hello world")) == "hello world"
         assert talk.session.provider_session_id == "echo-ses_1"
         assert talk.backend.capabilities >= {"update_session", "resume_session"}
         info = plugin.info()
@@ -160,7 +160,7 @@ async def test_a_plugin_that_prints_nonsense_works_and_its_output_is_logged(
     plugin = SupervisedPlugin("noisy", python(tmp_path, source))
     async with docked(plugin):
         talk = await Conversation(plugin.backend()).start()
-        assert said(await talk.ask("hi"))[0] == "hi"
+        assert text(await talk.ask("hi")) == "hi"
     messages = [record.message for record in caplog.records if record.name == "turndock.plugins.noisy"]
     assert "\ufffd\0 nonsense" in messages
     assert "x" * 256 + "… (100000 bytes)" in messages
@@ -280,7 +280,7 @@ async def test_a_static_plugin_may_come_late_go_and_come_back_changed(tmp_path: 
         async with serving(EchoBackend(), endpoint, version="2"):
             await plugin.wait_ready(20)
             assert plugin.info().description.version == "2"
-            assert said(await talk.ask("two"))[0] == "two"
+            assert text(await talk.ask("two")) == "two"
     assert plugin.info().starts == 0
 
 
@@ -324,7 +324,7 @@ async def test_a_plugin_of_another_version_is_refused_at_once(tmp_path: Path) ->
             assert plugin.info().state == ProbeResponse.STATE_ERROR
         await until(plugin, lambda: plugin.info().state == ProbeResponse.STATE_NOT_READY)
         newer = backend_contract(1, 3)
-        newer.contracts.add(kind=99, min_version=7, max_version=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - one this server does not know
+        newer.contracts.add(kind=99, min_version=7, max_version=7)  # pyright: ignore[reportArgumentType] - one this server does not know
         async with describing(endpoint, newer):
             await plugin.wait_ready(20)
 

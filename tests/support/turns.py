@@ -134,4 +134,6 @@ def said(outputs: list[TurnOutput]) -> list[Any]:
 
 
 def text(outputs: list[TurnOutput]) -> str:
-    return "".join(output for output in outputs if isinstance(output, str))
+    """The text of an answer, whether it came bare or, as from another process, in events."""
+    pieces = (output.message_streamed.text if isinstance(output, Event) else output for output in outputs)
+    return "".join(piece for piece in pieces if isinstance(piece, str))

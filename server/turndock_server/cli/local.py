@@ -53,7 +53,11 @@ def serve(
     configure(redactor, level=settings.log.level, format=settings.log.format)
     from turndock_server import app
 
-    raise typer.Exit(asyncio.run(app.run(settings)))
+    try:
+        code = asyncio.run(app.run(settings))
+    except app.CannotStart as error:
+        raise fail(f"cannot start: {error}") from None
+    raise typer.Exit(code)
 
 
 def demo() -> None:

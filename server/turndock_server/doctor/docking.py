@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import shutil
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +14,10 @@ from turndock.errors import TurndockError
 from turndock.plugin.v1 import ContractKind, DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse
 from turndock_server import __version__
 from turndock_server.backends import registry as backend_registry
+from turndock_server.behaviors import registry as behavior_registry
 from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
 from turndock_server.doctor.findings import Finding, Level
-
-BEHAVIORS: Final = "turndock.behaviors"
-"""The entry-point group of behaviors for the host's own process."""
 
 PROBE_TIMEOUT_S: Final = 3.0
 
@@ -31,7 +29,7 @@ _KIND: Final = "CONTRACT_KIND_"
 
 def backends(settings: Settings) -> Iterator[Finding]:
     """Every backend is of a kind there is, and what that kind needs is installed."""
-    known = {**backend_registry.registry()}
+    known = backend_registry.registry()
     for name, backend in settings.offered_backends().items():
         key = f"backends.{name}"
         if backend.kind == "plugin":
@@ -44,9 +42,9 @@ def backends(settings: Settings) -> Iterator[Finding]:
 
 def behaviors(settings: Settings) -> Iterator[Finding]:
     """Every behavior is of a kind there is."""
-    known = {point.name: point for point in entry_points(group=BEHAVIORS)}
+    known = behavior_registry.registry()
     for name, behavior in settings.behaviors.items():
-        yield _loaded(f"behaviors.{name}.kind", behavior.kind, known, BEHAVIORS)
+        yield _loaded(f"behaviors.{name}.kind", behavior.kind, known, behavior_registry.GROUP)
 
 
 def _loaded(

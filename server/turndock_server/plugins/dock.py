@@ -80,6 +80,7 @@ class Dock:
         self._change = asyncio.Event()
         self._described = False
         self._refused = False
+        self._expected = False  # whether it is no wonder that the plug-in does not answer
         self._backend: RemoteBackend | None = None
 
     @property
@@ -116,6 +117,7 @@ class Dock:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
+        self._expected = True
         self._settle(NOT_READY, "was stopped")
 
     async def wait_ready(self, timeout: float | None = None) -> None:
@@ -227,6 +229,7 @@ class Dock:
 
     async def _meet(self, description: DescribeResponse) -> None:
         self._described = True
+        self._expected = False
         problems = [problem for contract in description.contracts if (problem := _misfit(contract))]
         self._refused = bool(problems)
         if problems:
@@ -245,9 +248,10 @@ class Dock:
         if (state, message) == (self.state, self.message):
             return
         self.state, self.message = state, message
-        level = logging.INFO if state == READY else logging.WARNING
+        name = State.Name(state).removeprefix("STATE_")
+        quiet = state == READY or self._expected
         self.log.log(
-            level, "%s%s", State.Name(state).removeprefix("STATE_"), f": {message}" if message else ""
+            logging.INFO if quiet else logging.WARNING, "%s", f"{name}: {message}" if message else name
         )
         change, self._change = self._change, asyncio.Event()
         change.set()

@@ -115,12 +115,14 @@ class SupervisedPlugin(Dock):
         environment = base_environment() | self._environment | {ENDPOINT_VARIABLE: str(self.endpoint)}
         child = self._child = await Child.start(self._argv, environment=environment)
         self._starts += 1
+        self._expected = True
         self.log.info("started as process %d", child.pid)
         forwarding = [asyncio.create_task(self._forward(output)) for output in (child.stdout, child.stderr)]
         try:
             code = await child.wait()
         finally:
             self._child = None
+            self._expected = False
             await child.stop(self._grace_s)
             await asyncio.wait(forwarding)  # the output ends with the process
         self._ending = f"{exit_text(code)}: {self._last_line}" if self._last_line else exit_text(code)

@@ -180,5 +180,5 @@ async def _visible(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> lis
     """The sessions in these rows as callers see them."""
     keys = {row.scope for row in rows}
     found = await connection.execute(select(scopes.c.key, scopes.c.tenant).where(scopes.c.key.in_(keys)))
-    tenants = dict(found.tuples().all())
+    tenants = dict(found.all())
     return [visible_session(row.body, tenants[row.scope], row.incarnation, row.last_sequence) for row in rows]

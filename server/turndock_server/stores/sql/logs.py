@@ -113,15 +113,15 @@ async def _read_range(
     Unless all candidates are known to fit into memory, their sizes are read first, and then what the page takes.
     """
     if fits:
-        rows = (await connection.execute(_events(query), arguments)).tuples().all()
+        rows = (await connection.execute(_events(query), arguments)).all()
         taken = _fitting((len(body) for *_, body in rows), query.limit)
         return rows[:taken], taken < len(rows)
-    sizes = (await connection.execute(_sizes(query), arguments)).tuples().all()
+    sizes = (await connection.execute(_sizes(query), arguments)).all()
     taken = _fitting((size for _, size in sizes), query.limit)
     if not taken:
         return (), False
     end = {"first" if query.is_descending else "last": sizes[taken - 1][0], "rows": taken}
-    rows = (await connection.execute(_events(query), arguments | end)).tuples().all()
+    rows = (await connection.execute(_events(query), arguments | end)).all()
     return rows, taken < len(sizes)
 
 

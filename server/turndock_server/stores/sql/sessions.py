@@ -130,7 +130,7 @@ async def load_all(
         missing = [session_id for session_id in ids if session_id not in rows]
         if missing:
             buried = await tx.connection.execute(_TOMBSTONES, {"scope": partition.key, "ids": missing})
-            epochs = dict(buried.tuples().all())
+            epochs = dict(buried.all())
             for session_id in missing:
                 rows[session_id] = SessionRow(partition.key, session_id, epoch=epochs.get(session_id, 0))
     return rows
