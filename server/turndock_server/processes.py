@@ -75,10 +75,12 @@ class Child:
         child = cls(process, buffer_bytes)
         _guardian.watch(process.pid)
         child._watch_exit()
+        connecting = asyncio.ensure_future(child._connect())
         try:
-            await asyncio.shield(child._connect())
+            await asyncio.shield(connecting)
         except BaseException:
             signal_group(process.pid, signal.SIGKILL)
+            await asyncio.wait([connecting, child._exited])
             raise
         return child
 

@@ -171,8 +171,8 @@ async def test_a_stream_without_a_terminal_just_ends(mode: Mode) -> None:
 @every_mode
 async def test_a_turn_that_says_nothing_at_all_just_ends(mode: Mode) -> None:
     async def script(request: PromptRequest, turn: TurnContext) -> Outputs:
-        for output in ():
-            yield output
+        if request.prompt == "never":
+            yield "never"
 
     async with docked(ScriptedBackend(script), mode) as backend:
         assert await play(backend) == []
@@ -507,7 +507,7 @@ async def test_PF_B29_what_is_larger_than_a_message(mode: Mode) -> None:
 
 @every_mode
 async def test_PF_B33_events_of_a_newer_kind_travel_byte_for_byte(mode: Mode) -> None:
-    newer = Event.FromString(Event(type=15).SerializeToString() + b"\x10\xf4\x03" + b"\xfa\x7f\x03new")
+    newer = Event.FromString(b"\x10\xf4\x03\xfa\x7f\x03new")
 
     async def script(request: PromptRequest, turn: TurnContext) -> Outputs:
         yield newer

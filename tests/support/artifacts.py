@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from turndock.conformance.artifact_store.suite import Fixture, stream
 from turndock.ports import ArtifactStore
@@ -39,9 +39,19 @@ async def behind_grpc(store: ArtifactStore) -> AsyncGenerator[RemoteArtifactStor
         await server.stop(None)
 
 
-def upload(key: str, *pieces: bytes, **header: Any) -> AsyncIterator[ArtifactStorePutRequest]:
-    """An upload of tenant red."""
-    return stream(ArtifactHeader(scope=RED, key=key, **header), *pieces)
+async def endless(
+    header: ArtifactHeader, pieces: Iterable[bytes], sent: asyncio.Event
+) -> AsyncIterator[ArtifactStorePutRequest]:
+    """An upload that never ends: it sets `sent` when the last of these pieces has been taken, and waits."""
+    async for request in stream(header, *pieces):
+        yield request
+    sent.set()
+    await asyncio.Event().wait()
+
+
+def paths_below(root: Path) -> list[Path]:
+    """Every file and folder below a folder."""
+    return sorted(root.rglob("*"))
 
 
 def files_below(root: Path) -> list[str]:

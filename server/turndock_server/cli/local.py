@@ -76,8 +76,8 @@ def doctor(
 ) -> None:
     """Say what is wrong with a configuration, and how to mend it.
 
-    Looks at what `serve` with the same options would start with. Starts and changes nothing. Exits with 1 when something
-    would keep the server from starting or from doing what it is told.
+    Looks at what `serve` with the same options would start with. Starts and changes nothing. Exits with 1 when
+    something would keep the server from starting or from doing what it is told.
     """
     from turndock_server.doctor import Level, examine
 

@@ -10,10 +10,7 @@ import typer
 
 from turndock_server.cli.exits import Exit
 
-_CONTROLS = {
-    code: None if code in {10, 9} else f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))
-}
-_CONTROLS = {code: text for code, text in _CONTROLS.items() if text is not None}
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 def say(text: str = "", *, end: str = "\n") -> None:

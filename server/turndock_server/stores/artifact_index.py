@@ -78,7 +78,8 @@ class ArtifactIndex:
         connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            connection.execute("PRAGMA journal_mode = WAL")
+            # Its journal keeps its room on the disk, so that Delete works on a disk that is full; a WAL would grow.
+            connection.execute("PRAGMA journal_mode = PERSIST")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN EXCLUSIVE")
             self._prepare(connection)

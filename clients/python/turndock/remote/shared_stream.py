@@ -164,15 +164,21 @@ class SharedTurn:
         self._last: int | None = None
         """How many items there are in all; None = not known."""
         self._ended = False
+        """Whether the Prompt call has ended."""
         self._error: Exception | None = None
+        """What it ended with, if that is not OK."""
+        self._lost: BackendLost | None = None
+        """Why nothing more will come over the shared stream."""
         self._follower = asyncio.create_task(self._follow())
 
     async def next(self) -> Sequence[TurnItem] | None:
         self._give_back()
         while not self._queue:
-            if self._error is not None and (self._last is None or self._taken >= self._last):
-                raise self._error
-            if self._ended and self._taken == self._last:
+            if self._lost is not None:
+                raise self._lost
+            if self._ended and (self._last is None or self._taken >= self._last):
+                if self._error is not None:
+                    raise self._error
                 return None
             await self._changed.wait()
             self._changed.clear()
@@ -198,8 +204,7 @@ class SharedTurn:
 
     def lose(self, error: BackendLost) -> None:
         """Nothing more will come over the shared stream."""
-        self._error = self._error or error
-        self._last = None
+        self._lost = error
         self._changed.set()
 
     def _check_order(self, batch: TurnItems) -> None:
@@ -242,6 +247,5 @@ class SharedTurn:
                 error = BackendLost("the backend ended the turn without saying how many items it had")
         except TurndockError as failure:
             error = turn_error(failure)
-        self._ended = True
-        self._error = self._error or error
+        self._ended, self._error = True, error
         self._changed.set()

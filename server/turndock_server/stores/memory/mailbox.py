@@ -42,6 +42,8 @@ def enqueue(database: Database, key: Key, request: EnqueueRunRequest) -> Enqueue
         ownership.check(fence)
     if record.session is None:
         raise not_found("session", key[1])
+    if record.session.HasField("deleted_at_us"):
+        raise TurndockError("INVALID_STATUS", f"session {key[1]!r} is deleted")
     if record.session.agent.stopped:
         raise TurndockError("AGENT_STOPPED", f"the agent of session {key[1]!r} has stopped")
     pending, running = record.pending(), record.running()
@@ -160,6 +162,8 @@ def _pending(record: Record, run_id: str) -> Run:
 
 
 def _put_in_order(runs: list[Run]) -> None:
-    """Deal the queue keys these runs have out again, in this order."""
+    """Deal the queue keys these runs have out again, in this order; equal ones are moved apart."""
+    last: int | None = None
     for run, queue_key in zip(runs, sorted(run.queue_key for run in runs), strict=True):
-        run.queue_key = queue_key
+        last = queue_key if last is None else max(queue_key, last + 1)
+        run.queue_key = last

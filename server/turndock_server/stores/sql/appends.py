@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar
@@ -43,7 +44,17 @@ _EVENT_COLUMNS: Final = ("session", "sequence", "scope", "id", "type", "run", "s
 class Append:
     """The events of one call, ready to be numbered."""
 
-    __slots__ = ("drafts", "expected", "fence", "field", "is_owners", "is_strict", "partition", "size")
+    __slots__ = (
+        "drafts",
+        "expected",
+        "fence",
+        "field",
+        "is_owners",
+        "is_strict",
+        "partition",
+        "session_ids",
+        "size",
+    )
 
     def __init__(
         self,
@@ -58,6 +69,8 @@ class Append:
     ) -> None:
         self.partition = partition
         self.drafts = [encoding.draft(event) for event in events]
+        self.session_ids = {draft.session_id for draft in self.drafts}
+        """The sessions whose logs it goes to."""
         self.field = field
         """Path of the events in the request; of an only one if it has no index."""
         self.expected = expected
@@ -65,12 +78,7 @@ class Append:
         self.is_strict = is_strict
         self.is_owners = is_owners
         """Whether a session that somebody owns takes it from its owner alone."""
-        self.size = sum(len(draft.body) for draft in self.drafts)
-
-    @property
-    def session_ids(self) -> set[str]:
-        """The sessions whose logs it goes to."""
-        return {draft.session_id for draft in self.drafts}
+        self.size = sum([len(draft.body) for draft in self.drafts])
 
 
 @dataclass(slots=True)
@@ -83,12 +91,8 @@ class _Log:
     is_changed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    log: _Log
-    sequence: int
-    draft: Draft
-    body: bytes
+_Numbered = tuple[_Log, int, Draft, bytes]
+"""Where it goes, its number, the event, its bytes."""
 
 
 class Book:
@@ -97,7 +101,7 @@ class Book:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._logs: dict[tuple[int, str], _Log] = {}
-        self._known: dict[tuple[int, bytes], bytes] = {}
+        self._known: defaultdict[int, dict[bytes, bytes]] = defaultdict(dict)
         """Stored bodies by scope and event id, as far as they were looked up or come from this transaction."""
         self._fresh: list[_Numbered] = []
 
@@ -109,18 +113,18 @@ class Book:
 
     async def look_up(self, appends: Iterable[Append]) -> None:
         """Find out which event ids are known. Without it a known one fails the transaction when it is written."""
-        wanted: dict[int, set[bytes]] = {}
+        wanted: defaultdict[int, set[bytes]] = defaultdict(set)
         for append in appends:
-            wanted.setdefault(append.partition.key, set()).update(draft.key for draft in append.drafts)
+            wanted[append.partition.key].update(draft.key for draft in append.drafts)
         for scope, keys in wanted.items():
             remaining = list(keys)
             for first in range(0, len(remaining), _CHUNK):
                 chunk = remaining[first : first + _CHUNK]
-                for key, body in await self._tx.connection.execute(_KNOWN, {"scope": scope, "ids": chunk}):
-                    self._known[scope, key] = body
+                found = await self._tx.connection.execute(_KNOWN, {"scope": scope, "ids": chunk})
+                self._known[scope].update(found.all())
 
     def number(self, append: Append) -> list[bytes]:
-        """Give each event of an append its number. Returns what became of each, encoded (see `encoding.result`).
+        """Give each event of an append its number. Returns what became of each, encoded as in `encoding`.
 
         A refused append leaves the book as it was. Raises FENCED, SEQUENCE_CONFLICT, IDEMPOTENCY_CONFLICT.
         """
@@ -130,31 +134,53 @@ class Book:
             if append.is_owners:
                 log.row.check_fence(append.fence, self._tx.now_us)
             _check_expected(log.row, append.expected)
+        known = self._known[scope]
         if append.is_strict:
-            self._check_duplicates(append)
+            _check_duplicates(append, known)
         for log in logs:
             if append.fence is not None and append.fence.epoch > log.row.epoch:
                 log.row.see(append.fence)
                 log.is_changed = log.row.key is not None
-        return [self._put(scope, draft) for draft in append.drafts]
+        results: list[bytes] = []
+        for draft in append.drafts:
+            before = known.get(draft.key)
+            if before is not None:
+                differs = encoding.differs(draft.event, before)
+                results.append(encoding.known_result(before, differs=differs))
+                continue
+            body = known[draft.key] = self._put(self._logs[scope, draft.session_id], draft)
+            results.append(encoding.stored_result(body))
+        return results
+
+    def _put(self, log: _Log, draft: Draft) -> bytes:
+        row = log.row
+        row.last_sequence = sequence = row.last_sequence + 1
+        body = encoding.stored_body(draft.body, sequence, log.suffix)
+        if len(body) > row.largest_event:
+            row.largest_event = len(body)
+        if encoding.is_notification(draft):
+            row.last_notification = sequence
+        log.is_changed = True
+        self._fresh.append((log, sequence, draft, body))
+        return body
 
     async def write(self) -> None:
         """Write the events and the sessions' rows."""
-        changed = [log for log in self._logs.values() if log.is_changed]
+        changed = [log.row for log in self._logs.values() if log.is_changed]
         advanced = [
             {
-                "row": log.row.key,
-                "last_sequence": log.row.last_sequence,
-                "largest_event": log.row.largest_event,
-                "last_notification": log.row.last_notification,
-                "epoch": log.row.epoch,
+                "row": row.key,
+                "last_sequence": row.last_sequence,
+                "largest_event": row.largest_event,
+                "last_notification": row.last_notification,
+                "epoch": row.epoch,
             }
-            for log in changed
-            if log.row.key is not None
+            for row in changed
+            if row.key is not None
         ]
-        for log in changed:
-            if log.row.key is None:
-                await sessions.put(self._tx, log.row)
+        for row in changed:
+            if row.key is None:
+                await sessions.put(self._tx, row)
         await self.write_events()
         if advanced:
             await self._tx.connection.execute(_ADVANCE, advanced)
@@ -163,47 +189,13 @@ class Book:
         """Write the events alone, after the rows of their sessions."""
         if not self._fresh:
             return
+        now_us = self._tx.now_us
         rows = [
-            (
-                each.log.row.key,
-                each.sequence,
-                each.log.row.scope,
-                each.draft.key,
-                each.draft.type,
-                each.draft.run,
-                self._tx.now_us,
-                each.body,
-            )
-            for each in self._fresh
+            (log.row.key, sequence, log.row.scope, draft.key, draft.type, draft.run, now_us, body)
+            for log, sequence, draft, body in self._fresh
         ]
         await self._tx.connection.exec_driver_sql(_insert_sql(self._tx.connection.dialect), rows)
-        self._tx.grown.update({(each.log.tenant, each.log.row.id) for each in self._fresh})
-
-    def _check_duplicates(self, append: Append) -> None:
-        seen: dict[bytes, bytes] = {}
-        for index, draft in enumerate(append.drafts):
-            before = self._known.get((append.partition.key, draft.key)) or seen.setdefault(
-                draft.key, draft.body
-            )
-            if before is not draft.body and encoding.differs(draft.event, before):
-                path = append.field if append.field == "event" else f"{append.field}[{index}]"
-                raise rules.event_conflict(draft.event, path)
-
-    def _put(self, scope: int, draft: Draft) -> bytes:
-        known = self._known.get((scope, draft.key))
-        if known is not None:
-            return encoding.result(known, is_duplicate=True, differs=encoding.differs(draft.event, known))
-        log = self._logs[scope, draft.session_id]
-        row = log.row
-        row.last_sequence += 1
-        body = encoding.stored_body(draft.body, row.last_sequence, log.suffix)
-        row.largest_event = max(row.largest_event, len(body))
-        if draft.is_notification:
-            row.last_notification = row.last_sequence
-        log.is_changed = True
-        self._known[scope, draft.key] = body
-        self._fresh.append(_Numbered(log, row.last_sequence, draft, body))
-        return encoding.result(body)
+        self._tx.grown.update((log.tenant, log.row.id) for log in self._logs.values() if log.is_changed)
 
 
 async def append_all(tx: Transaction, appends: Sequence[Append]) -> list[list[bytes] | TurndockError]:
@@ -240,6 +232,16 @@ async def append_once(tx: Transaction, append: Append, request: Repeatable, answ
         return answer.FromString(b"".join(results))
 
     return await once(tx, rows[append.drafts[0].session_id], request, answer, write)
+
+
+def _check_duplicates(append: Append, known: Mapping[bytes, bytes]) -> None:
+    """Refuse known ids with other payloads, also those that are known from the same append (IDEMPOTENCY_CONFLICT)."""
+    seen: dict[bytes, bytes] = {}
+    for index, draft in enumerate(append.drafts):
+        before = known.get(draft.key) or seen.setdefault(draft.key, draft.body)
+        if before is not draft.body and encoding.differs(draft.event, before):
+            path = append.field if append.field == "event" else f"{append.field}[{index}]"
+            raise rules.event_conflict(draft.event, path)
 
 
 def _check_expected(row: SessionRow, expected: ExpectedSequence | None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from turndock.types.v1 import Event, EventType
 from turndock_server.stores import rules
@@ -19,6 +19,9 @@ _FIRST_MESSAGE: Final = b"\x0a"
 _DUPLICATE: Final = b"\x10\x01"
 _DIFFERS: Final = b"\x18\x01"
 
+# Looked up once: every access by name goes through the enum's wrapper.
+_CUSTOM: Final = EventType.EVENT_TYPE_CUSTOM
+
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-9a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -26,6 +29,8 @@ def varint(number: int) -> bytes:
     """A number as protobuf encodes it."""
     if number < 0x80:
         return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -47,6 +52,7 @@ def event_key(event_id: str) -> bytes:
     return bytes(digest)
 
 
+@lru_cache(maxsize=4096)
 def run_key(run_id: str) -> int:
     """A number of 8 bytes that stands for a run's id within its session; 0 for no run."""
     if not run_id:
@@ -54,8 +60,7 @@ def run_key(run_id: str) -> int:
     return int.from_bytes(blake2b(run_id.encode(), digest_size=8).digest(), "big", signed=True) or 1
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(NamedTuple):
     """An event on its way into a log."""
 
     event: Event
@@ -65,7 +70,6 @@ class Draft:
     run: int
     body: bytes
     """The event as its writer sent it, without what the store sets."""
-    is_notification: bool
 
 
 def draft(event: Event) -> Draft:
@@ -83,8 +87,12 @@ def draft(event: Event) -> Draft:
         event.type,
         run_key(event.run_id),
         event.SerializeToString(),
-        event.type == EventType.EVENT_TYPE_CUSTOM and event.custom.name == rules.NOTIFIED,
     )
+
+
+def is_notification(draft: Draft) -> bool:
+    """Whether it is one that its session's agent has to apply."""
+    return draft.type == _CUSTOM and draft.event.custom.name == rules.NOTIFIED
 
 
 def stored_suffix(incarnation: str, stored_at_us: int) -> bytes:
@@ -98,23 +106,31 @@ def stored_body(body: bytes, sequence: int, suffix: bytes) -> bytes:
     return b"".join((body, _SEQUENCE, varint(sequence), suffix))
 
 
-def result(body: bytes, *, is_duplicate: bool = False, differs: bool = False) -> bytes:
-    """An AppendResult as an element of `results` (or as `result`): field 1 of every answer to an append."""
-    inner = b"".join(
-        (
-            _FIRST_MESSAGE,
-            varint(len(body)),
-            body,
-            _DUPLICATE if is_duplicate else b"",
-            _DIFFERS if differs else b"",
-        )
-    )
-    return b"".join((_FIRST_MESSAGE, varint(len(inner)), inner))
+def stored_result(body: bytes) -> bytes:
+    """An AppendResult for a new event, as an element of `results` (or as `result`): field 1 of every answer."""
+    return _result_prefix(len(body)) + body
+
+
+def known_result(body: bytes, *, differs: bool) -> bytes:
+    """The same for an event whose id was known; `body` is what is stored."""
+    inner = element(body) + _DUPLICATE + (_DIFFERS if differs else b"")
+    return element(inner)
 
 
 def element(body: bytes) -> bytes:
-    """An event as an element of `events`: field 1 of a page and of a batch."""
-    return b"".join((_FIRST_MESSAGE, varint(len(body)), body))
+    """A message as an element of the list that is field 1."""
+    return _prefix(len(body)) + body
+
+
+@lru_cache(maxsize=4096)
+def _prefix(size: int) -> bytes:
+    return _FIRST_MESSAGE + varint(size)
+
+
+@lru_cache(maxsize=4096)
+def _result_prefix(size: int) -> bytes:
+    inner = _prefix(size)
+    return _prefix(len(inner) + size) + inner
 
 
 def differs(written: Event, stored: bytes) -> bool:

@@ -262,7 +262,12 @@ class Fixture:
         return (await self.mailbox.edit_run(request)).run
 
     async def cancel(
-        self, run_id: str, session_id: str = "ses_1", event: Event | None = None, **fields: Any
+        self,
+        run_id: str,
+        session_id: str = "ses_1",
+        event: Event | None = None,
+        failure: Failure | None = None,
+        **fields: Any,
     ) -> CancelRunResponse:
         """CancelRun, with a terminal event."""
         ended = EventType.EVENT_TYPE_RUN_CANCELLED
@@ -270,21 +275,21 @@ class Fixture:
             scope=self.scope,
             session_id=session_id,
             run_id=run_id,
-            failure=Failure(reason="cancelled"),
+            failure=failure or Failure(reason="cancelled"),
             event=event or self.event(session_id=session_id, run_id=run_id, type=ended),
             **fields,
         )
         return await self.mailbox.cancel_run(request)
 
-    async def orphans(self, owner: str = "host-z", **fields: Any) -> list[str]:
+    async def orphans(self, owner: str = "host-z", limit: int = 1_000, **fields: Any) -> list[str]:
         """ListOrphans, every page; the ids of this partition's sessions."""
 
         async def read(cursor: str) -> ListOrphansResponse:
-            request = ListOrphansRequest(owner=owner, page=Page(cursor=cursor), **fields)
+            request = ListOrphansRequest(owner=owner, page=Page(limit=limit, cursor=cursor), **fields)
             return await self.mailbox.list_orphans(request)
 
         rows = (row for page in await pages(read) for row in page.sessions)
-        return [row.id for row in rows if row.scope.tenant == self.scope.tenant]
+        return sorted(row.id for row in rows if row.scope.tenant == self.scope.tenant)
 
 
 SUITE: Final = Suite[Fixture]("SessionStore", (MAILBOX, WATCH_EVENTS, LONG_POLL))

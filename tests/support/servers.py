@@ -1,0 +1,224 @@
+"""Real servers: processes of their own, which are started, stopped, killed, and started again at the same place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from turndock import events, serving, wire
+from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
+from turndock.errors import TurndockError
+from turndock.remote import RemoteSessionStore
+from turndock.store.v1 import GetEventsRequest
+from turndock.types.v1 import Event, EventType
+from turndock_server.processes import Child, base_environment
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+WAIT_S = 30.0
+"""Longest a test waits for what must happen."""
+PLUGIN = f"exec:{sys.executable} -m turndock_server.backends.plugin"
+"""The endpoint of a supervised plug-in of this package, but for its name."""
+IMPATIENT = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 100))
+"""For channels to a server that comes back at once."""
+
+
+class ServerProcess:
+    """`turndock serve` with a configuration, in a directory."""
+
+    def __init__(self, folder: Path, config: str = "", *, listen: str = "") -> None:
+        self.endpoint = listen or f"unix:{folder / 'api'}"
+        self.log = folder / "server.log"
+        self._folder = folder
+        self._config = folder / "turndock.toml"
+        self._config.write_text(f'data = "data"\n{config}')
+        self._child: Child | None = None
+        self._logging: list[asyncio.Task[None]] = []
+
+    @property
+    def child(self) -> Child:
+        """The process."""
+        assert self._child is not None
+        return self._child
+
+    @property
+    def database(self) -> Path:
+        """The default store's file."""
+        return self._folder / "data" / "turndock.db"
+
+    async def spawn(self, *arguments: str) -> None:
+        """Start the process, and wait for nothing."""
+        program = [sys.executable, "-m", "turndock_server", "serve", "--config", str(self._config)]
+        environment = base_environment() | {"TMPDIR": str(self._folder)}
+        self._child = await Child.start(
+            [*program, "--listen", self.endpoint, *arguments], environment=environment
+        )
+        self._logging = [
+            asyncio.create_task(self._keep(output)) for output in (self._child.stdout, self._child.stderr)
+        ]
+
+    async def start(self) -> None:
+        """Start the process, and wait until health says SERVING."""
+        await self.spawn()
+        serves = asyncio.ensure_future(self.serves())
+        ended = asyncio.ensure_future(self.child.wait())
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait((serves, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not serves.done():
+            serves.cancel()
+            raise AssertionError(f"the server ended with {await ended}:\n{self.log.read_text()}")
+        ended.cancel()
+        await serves
+
+    async def serves(self) -> None:
+        """Wait until health says SERVING."""
+        async with self.health() as states:
+            async for state in states:
+                if state == SERVING:
+                    return
+
+    @asynccontextmanager
+    async def health(self) -> AsyncGenerator[AsyncGenerator[int, None]]:
+        """What health says, and every change of it."""
+        async with wire.connect(self.endpoint, options=IMPATIENT) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(), wait_for_ready=True
+            )
+
+            async def states() -> AsyncGenerator[int, None]:
+                async for answer in watch:
+                    yield answer.status
+
+            try:
+                yield states()
+            finally:
+                watch.cancel()
+
+    def kill(self) -> None:
+        """kill -9: the process alone, as the kernel or a person does it."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
+        os.kill(self.child.pid, number)
+
+    async def ended(self) -> int:
+        """Wait for the end of the process and of what it says. Returns its exit code, or minus its signal."""
+        async with asyncio.timeout(WAIT_S):
+            code = await self.child.wait()
+            await asyncio.wait(self._logging)
+        return code
+
+    async def restart(self) -> None:
+        """Kill the process and start it again."""
+        self.kill()
+        await self.ended()
+        await self.start()
+
+    async def close(self) -> None:
+        """End the process if it still runs."""
+        if self._child is not None:
+            await self._child.stop()
+            await asyncio.wait(self._logging)
+
+    async def _keep(self, output: asyncio.StreamReader) -> None:
+        with self.log.open("ab") as log:
+            while said := await output.read(1 << 16):
+                log.write(said)
+                log.flush()
+
+
+class Calls:
+    """A channel to a server, and what is called over it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.host = AgentHostStub(channel)
+        self.store = RemoteSessionStore(channel)
+
+    async def stored(self, session_id: str) -> list[Event]:
+        """A session's whole log, read from the store page by page."""
+        found: list[Event] = []
+        while True:
+            page = await self.store.get_events(
+                GetEventsRequest(session_id=session_id, after_sequence=found[-1].sequence if found else 0)
+            )
+            found += page.events
+            if not page.events or page.events[-1].sequence == page.head:
+                return found
+
+
+@asynccontextmanager
+async def a_server(folder: Path, config: str = "", *, listen: str = "") -> AsyncGenerator[ServerProcess]:
+    """A server that serves; it has ended when the block has."""
+    server = ServerProcess(folder, config, listen=listen)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def calls(server: ServerProcess) -> AsyncGenerator[Calls]:
+    """A channel to the server, which outlives restarts."""
+    async with wire.connect(server.endpoint, options=IMPATIENT) as channel:
+        yield Calls(channel)
+
+
+@asynccontextmanager
+async def beside(endpoint: str, **ports: Any) -> AsyncGenerator[None]:
+    """A plug-in in this process: it outlives every server it is docked at."""
+    stop = asyncio.Event()
+    listens: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(
+        serving.serve(
+            name="beside",
+            version="1",
+            endpoint=endpoint,
+            stop=stop,
+            grace=0,
+            on_ready=lambda _: listens.set_result(None),
+            **ports,
+        )
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end, task, stop)
+        await asyncio.wait((task, listens), return_when=asyncio.FIRST_COMPLETED)
+        yield
+
+
+async def _end(task: asyncio.Task[None], stop: asyncio.Event) -> None:
+    stop.set()
+    await task
+
+
+def refusal(error: grpc.aio.AioRpcError) -> TurndockError:
+    """What a call that failed says."""
+    return wire.error_of(error)
+
+
+def terminals(log: Iterable[Event]) -> dict[str, list[Event]]:
+    """The terminal events of each run."""
+    found: dict[str, list[Event]] = {}
+    for event in log:
+        if event.type in events.RUN_TERMINAL:
+            found.setdefault(event.run_id, []).append(event)
+    return found
+
+
+def of_type(log: Iterable[Event], *types: EventType.ValueType) -> list[Event]:
+    """The events of these types."""
+    return [event for event in log if event.type in types]
+
+
+def custom(log: Iterable[Event], name: str) -> list[Event]:
+    """The custom events of this name."""
+    return [event for event in log if event.HasField("custom") and event.custom.name == name]
