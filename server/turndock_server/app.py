@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -39,6 +40,7 @@ from turndock_server.plugins.supervised import SupervisedPlugin
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
 from turndock_server.stores.artifacts import SessionArtifacts
 from turndock_server.stores.checks import partition
@@ -50,8 +52,8 @@ _SERVICES = (
     "turndock.store.v1.SessionStore",
     "turndock.store.v1.ArtifactStore",
 )
-_LAST_WORDS_S = 2.0
-"""How long calls that are being answered may take once every turn has ended."""
+_LAST_WORDS_S = 0.5
+"""How long calls that are being answered may take once every turn has ended. Some would wait for ever."""
 
 
 class CannotStart(Exception):
@@ -68,6 +70,7 @@ class App:
         self._plugins: dict[str, Dock] = {}
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
+        self._stopping = False
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
         self.endpoint: wire.Endpoint | None = None
@@ -90,11 +93,17 @@ class App:
     async def stop(self, grace_s: float) -> None:
         """Refuse new work, end watches with their cursors, settle turns within the grace, then close everything."""
         await self._health.enter_graceful_shutdown()
+        self._stopping = True
         if self._host is not None:
             await self._host.stop(grace_s)
         if self._server is not None:
             await self._server.stop(_LAST_WORDS_S)
         await self._cleanup.aclose()
+
+    def hurry(self) -> None:
+        """End the turns under way at once, whatever is left of the grace."""
+        if self._host is not None:
+            self._host.kill_turns()
 
     async def _start(self) -> None:
         settings = self._settings
@@ -103,7 +112,7 @@ class App:
             lock = hold(settings.lock_path)
             self._cleanup.callback(lock.release)
         server = wire.new_server(
-            interceptors=(CallerInterceptor(),),
+            interceptors=(StoppingInterceptor(lambda: self._stopping), CallerInterceptor()),
             options=(("grpc.max_receive_message_length", settings.server.max_message_bytes),),
         )
         self.endpoint = self._bind(server)
@@ -137,6 +146,7 @@ class App:
         await server.start()
         self._server = server
         self._cleanup.push_async_callback(server.stop, 0)
+        self._cleanup.push_async_callback(host.stop, 0)
         await host.start()
         await self._say(health_pb2.HealthCheckResponse.SERVING)
         log.info("turndock %s serves at %s", __version__, self.endpoint)
@@ -159,9 +169,10 @@ class App:
 
     async def _dock_plugins(self) -> None:
         for name, plugin in self._settings.plugins.items():
-            self._plugins[name] = dock = _dock(name, plugin)
+            self._plugins[name] = _dock(name, plugin)
+        self._cleanup.push_async_callback(self._undock_plugins)
+        for dock in self._plugins.values():
             await dock.start()
-            self._cleanup.push_async_callback(dock.stop)
         required = sorted(self._settings.required_plugins())
         await asyncio.gather(
             *(
@@ -169,6 +180,9 @@ class App:
                 for name in required
             )
         )
+
+    async def _undock_plugins(self) -> None:
+        await asyncio.gather(*(dock.stop() for dock in self._plugins.values()))
 
     async def _open_store(self) -> SessionStore:
         settings = self._settings.store
@@ -254,23 +268,32 @@ class App:
 
 
 async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, then stop gracefully; a second signal ends the process at once.
+    """Serve until SIGTERM or SIGINT, then stop gracefully.
 
-    Returns the exit code. Raises `CannotStart`.
+    A second signal ends the turns under way at once, a third one the process. Returns the exit code. Raises
+    `CannotStart`.
     """
+    app = App(settings)
     asked_to_stop = asyncio.Event()
+    signals = itertools.count(1)
 
     def on_signal() -> None:
-        if asked_to_stop.is_set():
-            log.warning("asked to stop twice: ending at once")
-            os._exit(1)
-        asked_to_stop.set()
+        match next(signals):
+            case 1:
+                asked_to_stop.set()
+            case 2:
+                log.warning("asked to stop twice: turns end at once")
+                app.hurry()
+            case _:
+                log.warning("asked to stop three times: ending at once")
+                os._exit(1)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    app = App(settings)
-    await app.start()
+    if not await _started(app, asked_to_stop):
+        log.info("stopped before it served")
+        return 0
     if on_serving is not None and app.endpoint is not None:
         on_serving(app.endpoint)
     await asked_to_stop.wait()
@@ -278,6 +301,18 @@ async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None]
     await app.stop(settings.server.grace_seconds)
     log.info("stopped")
     return 0
+
+
+async def _started(app: App, asked_to_stop: asyncio.Event) -> bool:
+    """Whether the server serves; False if it was asked to stop before. Raises `CannotStart`."""
+    start = asyncio.create_task(app.start())
+    asked = asyncio.create_task(asked_to_stop.wait())
+    await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not start.done():
+        start.cancel()
+    await asyncio.wait((start,))
+    return not start.cancelled() and start.result() is None
 
 
 def _dock(name: str, settings: PluginSettings) -> Dock:

@@ -80,7 +80,8 @@ class Child:
             await asyncio.shield(connecting)
         except BaseException:
             signal_group(process.pid, signal.SIGKILL)
-            await asyncio.wait([connecting, child._exited])
+            await asyncio.wait([connecting])
+            await asyncio.wait([child._exited])
             raise
         return child
 

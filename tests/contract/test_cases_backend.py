@@ -161,7 +161,11 @@ async def test_B_13_the_first_id_wins_in_each_turn_anew(host: Harness) -> None:
 
 @pytest.mark.parametrize("bad", ["", "x" * 1025, "é" * 513, "a\x00b", "a\nb", "a\x7fb"])
 async def test_B_13_a_checkpoint_without_a_usable_id_is_refused(host: Harness, bad: str) -> None:
-    await host.start([ckpt_or_on(bad), result("ok")], [ckpt("é" * 512), result("ok")])
+    # Given to the backend itself: an agent's configuration cannot hold U+0000.
+    await host.dock_backend(
+        "bad", ScriptedBackend([[ckpt_or_on(bad), result("ok")], [ckpt("é" * 512), result("ok")]])
+    )
+    await host.start(backend="bad")
     assert reason(await host.ask("a")) == "invalid_session_id"
     assert (await host.ask("b")).response.text == "ok"
 
@@ -169,7 +173,9 @@ async def test_B_13_a_checkpoint_without_a_usable_id_is_refused(host: Harness, b
 async def test_B_16_without_checkpoint_session_a_checkpoint_is_unsupported(host: Harness) -> None:
     backend = ScriptedBackend(without=["checkpoint_session"])
     await host.dock_backend("plain", backend)
-    await host.start([ckpt_or_on("x"), result("ok")], [ckpt("x"), result("ok")], [result("c")], backend="plain")
+    await host.start(
+        [ckpt_or_on("x"), result("ok")], [ckpt("x"), result("ok")], [result("c")], backend="plain"
+    )
     assert reason(await host.ask("a")) == "unsupported_checkpoint"
     assert reason(await host.ask("b")) == "unsupported_checkpoint"
     assert (await host.ask("c")).response.text == "c"
@@ -177,9 +183,7 @@ async def test_B_16_without_checkpoint_session_a_checkpoint_is_unsupported(host:
 
 
 async def test_B_16_a_backend_without_any_option_takes_its_turns(host: Harness) -> None:
-    backend = ScriptedBackend(
-        without=["checkpoint_session", "update_session", "resume_session", "interrupt"]
-    )
+    backend = ScriptedBackend(without=["checkpoint_session", "update_session", "resume_session", "interrupt"])
     await host.dock_backend("plain", backend)
     await host.start([text("a"), result()], [gate("held")], [result("c")], backend="plain")
     assert (await host.ask("a")).response.text == "a"
@@ -205,7 +209,9 @@ async def test_B_16_unimplemented_means_absent_and_is_no_error_of_the_turn(host:
 
 
 async def test_B_16_update_session_that_is_absent_after_all_leaves_the_turn_alone(host: Harness) -> None:
-    await host.start([result("a")], [result("b")], fail={"update_session": {"reason": "CAPABILITY_NOT_SUPPORTED"}})
+    await host.start(
+        [result("a")], [result("b")], fail={"update_session": {"reason": "CAPABILITY_NOT_SUPPORTED"}}
+    )
     assert (await host.ask("a")).response.text == "a"
     assert (await host.ask("b")).response.text == "b"
 

@@ -1,6 +1,7 @@
 """The llama backend with a real, small model."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.programs import gone
 from support.toolchains import require_package
 from support.turns import Conversation, text
 from turndock import events
@@ -17,6 +19,7 @@ from turndock.errors import TurndockError
 from turndock.ports import Rejected
 from turndock.types.v1 import Event, Failure
 from turndock_server.backends.llama import LlamaBackend, LlamaState, close_engines
+from turndock_server.plugins import SupervisedPlugin
 
 pytestmark = pytest.mark.slow
 
@@ -127,3 +130,25 @@ async def test_a_model_that_is_gone_rejects_the_prompt(tmp_path: Path) -> None:
         await talk.ask("Hello!")
     assert caught.value.failure.reason == "model_not_loaded"
     assert caught.value.failure == events.error("model_not_loaded", caught.value.failure.message)
+
+
+async def test_the_model_serves_as_a_plugin() -> None:
+    plugin = SupervisedPlugin("llama", [sys.executable, "-m", "turndock_server.backends.plugin", "llama"])
+    await plugin.start()
+    try:
+        await plugin.wait_ready(60)
+        config: dict[str, Any] = {"temperature": 0, "max_tokens": 400, "context_tokens": 512}
+        talk = await Conversation(plugin.backend(), **config).start()
+        outputs = talk.open(talk.request("Tell me a very long story."))
+        await anext(outputs)
+        await outputs.aclose()
+        result = (await talk.ask("Say hello."))[-1]
+        assert isinstance(result, Result)
+        assert result.text
+        await talk.resume()
+        assert [turn.prompt for turn in LlamaState.of(talk.session).turns] == ["Say hello."]
+    finally:
+        pid = plugin.pid
+        await plugin.stop()
+    assert pid is not None
+    await gone(pid)

@@ -126,7 +126,10 @@ class Harness:
     async def until(self, holds: Callable[[AgentStatus], bool], name: str = "a1") -> AgentStatus:
         """Wait until the agent's status is as it should be."""
         session_id = (await self.status(name)).session_id
-        async with asyncio.timeout(WAIT_S), self.watching(Cursor(session_id=session_id), with_status=True) as w:
+        async with (
+            asyncio.timeout(WAIT_S),
+            self.watching(Cursor(session_id=session_id), with_status=True) as w,
+        ):
             async for frame in w:
                 if frame.HasField("status") and holds(frame.status):
                     return frame.status
@@ -135,15 +138,19 @@ class Harness:
     async def until_idle(self, name: str = "a1") -> AgentStatus:
         """Wait until nothing is under way and nothing waits."""
         return await self.until(
-            lambda status: status.phase == AgentPhase.AGENT_PHASE_IDLE
-            and not status.queued
-            and not status.pending_notifications,
+            lambda status: (
+                status.phase == AgentPhase.AGENT_PHASE_IDLE
+                and not status.queued
+                and not status.pending_notifications
+            ),
             name,
         )
 
     # --- Prompts -------------------------------------------------------------------------------------------------
 
-    async def ask(self, prompt: str, name: str = "a1", *, timeout: float = WAIT_S, **fields: Any) -> AskResponse:
+    async def ask(
+        self, prompt: str, name: str = "a1", *, timeout: float = WAIT_S, **fields: Any
+    ) -> AskResponse:
         with wire.translated():
             request = AskRequest(agent_name=name, prompt=prompt, **fields)
             return await self.served.stub.Ask(request, timeout=timeout)
@@ -193,7 +200,9 @@ class Harness:
 
     # --- Verbs ---------------------------------------------------------------------------------------------------
 
-    async def notify(self, payload: object, name: str = "a1", *, wait: bool = False, **fields: Any) -> NotifyResponse:
+    async def notify(
+        self, payload: object, name: str = "a1", *, wait: bool = False, **fields: Any
+    ) -> NotifyResponse:
         with wire.translated():
             request = NotifyRequest(
                 agent_name=name, payload_json=jsontext.canonical(payload), wait_applied=wait, **fields
@@ -242,6 +251,16 @@ class Harness:
             yield frames()
         finally:
             call.cancel()
+
+    async def watched_until_end(self, session_id: str) -> str:
+        """Watch a session until its agent has ended; the name of the event that says so."""
+        ends = ("session_completed", "session_failed")
+        async with asyncio.timeout(WAIT_S), self.watching(Cursor(session_id=session_id)) as frames:
+            async for frame in frames:
+                for name in types(list(frame.batch.events)):
+                    if name in ends:
+                        return name
+        raise AssertionError("the watch ended before the agent did")
 
     async def watched(self, *cursors: Cursor, upto: int, **fields: Any) -> list[Event]:
         """What a watch delivers until it has delivered the event with that number."""

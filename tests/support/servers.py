@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import struct
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,53 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from turndock import events, serving, wire
-from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
-from turndock.errors import TurndockError
+from turndock import events, jsontext, serving, wire
+from turndock.agent.v1 import (
+    AgentStatus,
+    AskRequest,
+    AskResponse,
+    CancelRunRequest,
+    CancelRunResponse,
+    End,
+    GetAgentRequest,
+    GetAgentResponse,
+    GetRunRequest,
+    GetRunResponse,
+    GetServerInfoRequest,
+    GetServerInfoResponse,
+    InterruptRequest,
+    InterruptResponse,
+    ListAgentsRequest,
+    ListAgentsResponse,
+    ListRunsRequest,
+    ListRunsResponse,
+    NotifyRequest,
+    NotifyResponse,
+    PromptRequest,
+    PromptResponse,
+    StartAgentRequest,
+    StartAgentResponse,
+    StopAgentRequest,
+    StopAgentResponse,
+    TellRequest,
+    TellResponse,
+    TouchRequest,
+    TouchResponse,
+    UnhaltRequest,
+    UnhaltResponse,
+    UpdateQueuedRunRequest,
+    UpdateQueuedRunResponse,
+    WatchRequest,
+    WatchResponse,
+    agent_host_pb2,
+)
 from turndock.remote import RemoteSessionStore
+from turndock.remote.calls import Remote, Stream, Unary
 from turndock.store.v1 import GetEventsRequest
-from turndock.types.v1 import Event, EventType
+from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, Event, EventType, Run
 from turndock_server.processes import Child, base_environment
+
+Script = Sequence[Mapping[str, Any]]
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 WAIT_S = 30.0
@@ -39,7 +81,8 @@ class ServerProcess:
         self.log = folder / "server.log"
         self._folder = folder
         self._config = folder / "turndock.toml"
-        self._config.write_text(f'data = "data"\n{config}')
+        self.configure(config)
+        self._said = asyncio.Event()
         self._child: Child | None = None
         self._logging: list[asyncio.Task[None]] = []
 
@@ -53,6 +96,10 @@ class ServerProcess:
     def database(self) -> Path:
         """The default store's file."""
         return self._folder / "data" / "turndock.db"
+
+    def configure(self, config: str) -> None:
+        """Another configuration, from the next start on."""
+        self._config.write_text(f'data = "data"\n{config}')
 
     async def spawn(self, *arguments: str) -> None:
         """Start the process, and wait for nothing."""
@@ -117,6 +164,13 @@ class ServerProcess:
             await asyncio.wait(self._logging)
         return code
 
+    async def said(self, text: str) -> None:
+        """Wait until the process has said something."""
+        async with asyncio.timeout(WAIT_S):
+            while not self.log.exists() or text not in self.log.read_text():
+                self._said.clear()
+                await self._said.wait()
+
     async def restart(self) -> None:
         """Kill the process and start it again."""
         self.kill()
@@ -134,14 +188,110 @@ class ServerProcess:
             while said := await output.read(1 << 16):
                 log.write(said)
                 log.flush()
+                self._said.set()
+
+
+class Agents(Remote, service=agent_host_pb2.DESCRIPTOR.services_by_name["AgentHost"]):
+    """A server's agents as methods that raise `TurndockError`, without the SDK client's patience."""
+
+    start_agent: Unary[StartAgentRequest, StartAgentResponse]
+    get_agent: Unary[GetAgentRequest, GetAgentResponse]
+    list_agents: Unary[ListAgentsRequest, ListAgentsResponse]
+    stop_agent: Unary[StopAgentRequest, StopAgentResponse]
+    ask: Unary[AskRequest, AskResponse]
+    tell: Unary[TellRequest, TellResponse]
+    prompt: Stream[PromptRequest, PromptResponse]
+    get_run: Unary[GetRunRequest, GetRunResponse]
+    list_runs: Unary[ListRunsRequest, ListRunsResponse]
+    update_queued_run: Unary[UpdateQueuedRunRequest, UpdateQueuedRunResponse]
+    cancel_run: Unary[CancelRunRequest, CancelRunResponse]
+    notify: Unary[NotifyRequest, NotifyResponse]
+    interrupt: Unary[InterruptRequest, InterruptResponse]
+    unhalt: Unary[UnhaltRequest, UnhaltResponse]
+    touch: Unary[TouchRequest, TouchResponse]
+    watch: Stream[WatchRequest, WatchResponse]
+    get_server_info: Unary[GetServerInfoRequest, GetServerInfoResponse]
+
+
+class Watcher:
+    """One watch of one or several logs, and what it saw."""
+
+    def __init__(self, agents: Agents, *cursors: Cursor, **request: Any) -> None:
+        self.events: list[Event] = []
+        self.end: End | None = None
+        self.status = AgentStatus()
+        self.cursors = {cursor.session_id: cursor for cursor in cursors}
+        self._frames = agents.watch(WatchRequest(cursors=cursors, **request))
+        self._moved = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def until(self, holds: Callable[[Watcher], object]) -> None:
+        """Wait until what was seen is as it should be."""
+        async with asyncio.timeout(WAIT_S):
+            while not holds(self):
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def ended(self) -> End:
+        """Wait for the frame that ends it."""
+        async with asyncio.timeout(WAIT_S):
+            await self._reading
+        assert self.end is not None
+        return self.end
+
+    def close(self) -> None:
+        self._reading.cancel()
+
+    async def _read(self) -> None:
+        frame: WatchResponse
+        async for frame in self._frames:
+            self.cursors[frame.cursor.session_id] = frame.cursor
+            self.events += frame.batch.events
+            if frame.HasField("status"):
+                self.status = frame.status
+            if frame.HasField("end"):
+                self.end = frame.end
+            self._moved.set()
 
 
 class Calls:
     """A channel to a server, and what is called over it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.host = AgentHostStub(channel)
+        self.agents = Agents(channel, timeout=WAIT_S)
         self.store = RemoteSessionStore(channel)
+        self._watchers: list[Watcher] = []
+
+    def watch(self, *cursors: Cursor, **request: Any) -> Watcher:
+        """Begin to watch; ends with the channel at the latest."""
+        watcher = Watcher(self.agents, *cursors, **request)
+        self._watchers.append(watcher)
+        return watcher
+
+    def close(self) -> None:
+        """End every watch."""
+        for watcher in self._watchers:
+            watcher.close()
+
+    async def start(self, name: str, backend: str, script: Script = (), **limits: Any) -> str:
+        """Start an agent that plays the script at every prompt; its session's id."""
+        definition = AgentDefinition(
+            agent_name=name,
+            backend=backend,
+            backend_config_json=jsontext.canonical({"default": script}) if script else "",
+            limits=AgentLimits(**limits),
+        )
+        started = await self.agents.start_agent(StartAgentRequest(request_id=name, definition=definition))
+        return started.agent.session_id
+
+    async def status(self, name: str) -> AgentStatus:
+        """How an agent is; does not wake it."""
+        return (await self.agents.get_agent(GetAgentRequest(agent_name=name))).agent
+
+    async def ended(self, name: str, run_id: str) -> Run:
+        """Wait for a run's end."""
+        request = GetRunRequest(agent_name=name, run_id=run_id, wait_ms=round(WAIT_S * 1000))
+        return (await self.agents.get_run(request)).run
 
     async def stored(self, session_id: str) -> list[Event]:
         """A session's whole log, read from the store page by page."""
@@ -170,7 +320,11 @@ async def a_server(folder: Path, config: str = "", *, listen: str = "") -> Async
 async def calls(server: ServerProcess) -> AsyncGenerator[Calls]:
     """A channel to the server, which outlives restarts."""
     async with wire.connect(server.endpoint, options=IMPATIENT) as channel:
-        yield Calls(channel)
+        opened = Calls(channel)
+        try:
+            yield opened
+        finally:
+            opened.close()
 
 
 @asynccontextmanager
@@ -200,9 +354,22 @@ async def _end(task: asyncio.Task[None], stop: asyncio.Event) -> None:
     await task
 
 
-def refusal(error: grpc.aio.AioRpcError) -> TurndockError:
-    """What a call that failed says."""
-    return wire.error_of(error)
+async def peer(path: Path) -> int:
+    """Number of the process that listens at a unix socket."""
+    _, writer = await asyncio.open_unix_connection(path)
+    credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    writer.close()
+    await writer.wait_closed()
+    pid, _, _ = struct.unpack("3i", credentials)
+    return int(pid)
+
+
+def unused_port() -> int:
+    """A port of the loopback interface that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def terminals(log: Iterable[Event]) -> dict[str, list[Event]]:

@@ -403,7 +403,7 @@ say("result")
     async with aclosing(talk.open(talk.request("a"))) as outputs:
         first = await anext(outputs)
         assert first[0] == "x" * 4000
-        child = next(iter(backend(talk)._children.values()))
+        child = next(iter(backend(talk)._talks.values())).child
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(child.wait(), 0.3)
         rest = [output async for batch in outputs for output in batch]
@@ -503,7 +503,7 @@ async def test_fifty_interrupts_leave_nothing_behind(tmp_path: Path) -> None:
             await asyncio.wait([following])
         await outputs.aclose()
         await gone(int(event.custom.data_json))
-    assert backend(talk)._children == {}
+    assert backend(talk)._talks == {}
     await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0))])
     assert len(asyncio.all_tasks()) == before
 

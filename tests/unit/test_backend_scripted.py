@@ -309,5 +309,7 @@ async def test_a_tester_that_leaves_holds_nothing_up(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await remote.entered("never", 0)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ValueError, match="no_such_count"):
             await remote.reached(no_such_count=1)
+    with pytest.raises(ConnectionError):
+        await remote.recorded()

@@ -115,7 +115,7 @@ class CommandBackend(Backend):
         self._command = command
         self._max_line_bytes = max_line_bytes
         self._grace_s = grace_s
-        self._children: dict[str, Child] = {}
+        self._talks: dict[str, _Talk] = {}
 
     async def start_session(self, request: StartSessionRequest) -> StartSessionResponse:
         return StartSessionResponse(session=self._configured(request.config_json).session())
@@ -130,8 +130,8 @@ class CommandBackend(Backend):
     ) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
         state = CommandState.of(request.session)
         child = await self._started(state)
-        self._children[request.turn_token] = child
         talk = _Talk(child, state, request.session.provider_session_id, turn)
+        self._talks[request.turn_token] = talk
         ended = False
         try:
             child.write(lines.prompt_line(request, state.state))
@@ -139,10 +139,12 @@ class CommandBackend(Backend):
                 async for outputs in batches:
                     ended = isinstance(outputs[-1], _TERMINALS)
                     yield outputs
-            if not ended and (failure := await self._failure(request.turn_token, talk)):
-                yield failure
+            if not ended:
+                await child.exits_within(self._grace_s)
+                if failure := await talk.failure():
+                    yield failure
         finally:
-            self._children.pop(request.turn_token, None)
+            self._talks.pop(request.turn_token, None)
             try:
                 if ended:
                     child.close_stdin()
@@ -151,10 +153,11 @@ class CommandBackend(Backend):
                 await child.stop(self._grace_s)
 
     async def interrupt(self, request: InterruptRequest) -> InterruptResponse:
-        child = self._children.pop(request.turn_token, None)
-        if child is None:
+        talk = self._talks.get(request.turn_token)
+        if talk is None:
             raise not_found("turn", request.turn_token)
-        await child.stop(self._grace_s)
+        talk.interrupted = True
+        await talk.child.stop(self._grace_s)
         return InterruptResponse()
 
     async def checkpoint_session(self, request: CheckpointSessionRequest) -> CheckpointSessionResponse:
@@ -186,14 +189,6 @@ class CommandBackend(Backend):
         except OSError as error:
             raise Rejected(Failure(reason="command_not_started", message=str(error))) from error
 
-    async def _failure(self, turn_token: str, talk: _Talk) -> Failure | None:
-        """Why the output ended without a terminal, if that is known."""
-        await talk.child.exits_within(self._grace_s)
-        if turn_token not in self._children:
-            return events.error("interrupted")
-        code = talk.child.returncode
-        return await talk.failure(code) if code else None
-
 
 class _Talk:
     """One program at work on one prompt."""
@@ -202,6 +197,7 @@ class _Talk:
         self, child: Child, state: CommandState, provider_session_id: str, turn: TurnContext
     ) -> None:
         self.child = child
+        self.interrupted = False
         self._state = state
         self._provider_session_id = provider_session_id
         self._turn = turn
@@ -228,8 +224,13 @@ class _Talk:
             if outputs:
                 yield outputs
 
-    async def failure(self, code: int) -> Failure:
-        """What to say of a program that ended in this way."""
+    async def failure(self) -> Failure | None:
+        """Why the program ended without a terminal; None if it ended well, or has only closed its output."""
+        code = self.child.returncode
+        if self.interrupted:
+            return events.error("interrupted")
+        if not code:
+            return None
         complaint = (await self._complaints).strip()
         message = f"the program {exit_text(code)}" + (f": {complaint}" if complaint else "")
         details = {"exit_code": code} if code > 0 else {"signal": -code}

@@ -164,7 +164,7 @@ class ScriptedBackend(Backend):
                 self.stage.changed()
             raise
         finally:
-            del self._interrupted[request.turn_token]
+            self._interrupted.pop(request.turn_token, None)
 
     async def interrupt(self, request: InterruptRequest) -> InterruptResponse:
         self._called("interrupt")

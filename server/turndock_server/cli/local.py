@@ -40,7 +40,7 @@ def serve(
     """Run a server until SIGTERM or Ctrl-C.
 
     It then takes no more calls, lets turns end for as long as `server.grace_seconds` allows, and exits with 0. A second
-    signal ends the wait.
+    signal ends the wait. When it serves, its address is printed on standard output; the log goes to standard error.
     """
     from turndock_server.config import ConfigError, load
     from turndock_server.observability import Redactor, configure
@@ -54,7 +54,7 @@ def serve(
     from turndock_server import app
 
     try:
-        code = asyncio.run(app.run(settings))
+        code = asyncio.run(app.run(settings, on_serving=lambda endpoint: say(str(endpoint))))
     except app.CannotStart as error:
         raise fail(f"cannot start: {error}") from None
     raise typer.Exit(code)

@@ -14,12 +14,11 @@ import time
 from turndock import events
 from turndock.agent.v1 import AgentStatus
 from turndock.backend.v1 import PromptRequest
-from turndock.behavior.v1 import Decision
 from turndock.errors import TurndockError
 from turndock.ports import Backend
 from turndock.store.v1 import (
+    CancelRunResponse,
     ClaimAgentResponse,
-    EnqueueRunRequest,
 )
 from turndock.types.v1 import (
     Event,
@@ -36,6 +35,7 @@ from turndock_server.core import accounts, attach, history, transcript
 from turndock_server.core.attach import BackendNotReady
 from turndock_server.core.capture import Capture
 from turndock_server.core.conduct import Conduct
+from turndock_server.core.decisions import Decisions
 from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.intake import Intake
@@ -57,10 +57,12 @@ class Agent:
         "_attaching",
         "_begin_lock",
         "_conduct",
+        "_decisions",
         "_env",
         "_kill",
         "_turn",
         "_unsettled",
+        "_winding_down",
         "backend_ready",
         "current_run_id",
         "key",
@@ -88,6 +90,7 @@ class Agent:
         self._turn: Turn | None = None
         self._kill: Kill | None = None
         self._attaching = False
+        self._winding_down = False
         self._begin_lock: asyncio.Lock | None = None
         record = claim.session.agent
         self._conduct = conduct = Conduct(
@@ -100,6 +103,7 @@ class Agent:
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
         )
+        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices)
         self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
@@ -126,7 +130,8 @@ class Agent:
         if not self.session.agent.ready:
             await self._pre_run()
         while not self.stopping:
-            await self._drain_notifications()
+            if await self._decisions.drain():
+                self.publish_status()
             run = self.next_run()
             if run is None:
                 return
@@ -146,7 +151,7 @@ class Agent:
     @property
     def stopping(self) -> bool:
         """Whether no further turn may begin."""
-        return self._kill in (Kill.STOP, Kill.SHUTDOWN)
+        return self._winding_down or self._kill in (Kill.STOP, Kill.SHUTDOWN)
 
     async def _take_turn(self, run: Run) -> None:
         """One run, from the mailbox to its end."""
@@ -189,7 +194,7 @@ class Agent:
 
     def wind_down(self) -> None:
         """Let the turn under way come to its end, and begin no other."""
-        self._kill = self._kill or Kill.SHUTDOWN
+        self._winding_down = True
 
     def touch(self) -> None:
         """Something happened: put the idle shutdown off."""
@@ -197,7 +202,7 @@ class Agent:
         self.last_activity_us = events.now_us()
 
     async def notify(self, event: Event) -> tuple[Event, bool]:
-        """Store a notification and queue it; as stored, and whether it was known already."""
+        """Store a notification and queue it; as stored, and whether it was known already. One at a time."""
         result = (await self.writer.append_results([event], strict=False))[0]
         if not result.duplicate:
             self.mailbox.notify(result.event)
@@ -215,6 +220,12 @@ class Agent:
             await self.writer.save()
             self.publish_status()
 
+    def run_cancelled(self, cancelled: CancelRunResponse) -> None:
+        """A run that waited does so no more."""
+        self.mailbox.remove(cancelled.run.id)
+        self.writer.advance(cancelled.result.event.sequence)
+        self.publish_status()
+
     def ended(self) -> None:
         """The agent is stopped for good."""
         self._enter(Phase.STOPPED)
@@ -222,7 +233,7 @@ class Agent:
     async def terminate(self, reason: str, failure: Failure | None = None) -> None:
         """Tell the behavior and the backend that the agent ends."""
         await self._conduct.terminate(reason, failure)
-        await attach.terminate(self._backend(), self.key.scope, self.session.agent.backend_session)
+        await attach.terminate(self._backend, self.key.scope, self.session.agent.backend_session)
 
     def status(self) -> AgentStatus:
         """The agent as seen from outside."""
@@ -265,7 +276,7 @@ class Agent:
         try:
             await self._attach_backend()
         except BackendNotReady as error:
-            kill = self._kill
+            kill = self._kill or (Kill.SHUTDOWN if self._winding_down else None)
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
@@ -292,12 +303,15 @@ class Agent:
             watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
             inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
         )
-        if self._kill is not None and self._kill is not Kill.SHUTDOWN:
+        if self._kill is not None:
             turn.kill(self._kill)
-        return await turn.run()
+        outcome = await turn.run()
+        if attach.is_lost(outcome.failure):
+            self.backend_ready = False
+        return outcome
 
     async def _attach_backend(self) -> None:
-        """Take the backend's conversation up again after a wake; nothing to do otherwise."""
+        """Take the conversation up again after a wake, or after the backend was lost; nothing to do otherwise."""
         if self.backend_ready:
             return
         record = self.session.agent
@@ -306,11 +320,11 @@ class Agent:
                 self._backend(), self.key.scope, self.session.id, record.definition, record.backend_session
             ),
             self._env.backend_wait_s,
-            given_up=lambda: self._kill is not None,
+            given_up=lambda: self._kill is not None or self._winding_down,
         )
         record.backend_session.CopyFrom(attached.session)
         self.backend_ready = True
-        changed = SessionChanged(reason="woken", restored_backend=attached.restored)
+        changed = SessionChanged(reason="reattached", restored_backend=attached.restored)
         await self.writer.append(
             [transcript.session_event(self.session.id, EventType.EVENT_TYPE_SESSION_RESUMED, changed)]
         )
@@ -323,8 +337,7 @@ class Agent:
     async def _settle(self, run: Run, outcome: Outcome) -> None:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
         ended, response = await self._write_terminal(run, outcome)
-        await self._decide(ended, response)
-        self.current_run_id = ""
+        await self._decisions.follow(ended, response)
         self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, response)
 
@@ -334,7 +347,7 @@ class Agent:
         self._kill = self._kill if self.stopping else None
         ended = transcript.ended_run(run, outcome, decision_pending=self._conduct.present)
         closing = transcript.closing(ended, outcome)
-        if self._conduct.observes and outcome.kill is None:
+        if outcome.said_terminal:
             await self._conduct.observe(run, closing[-1:])
         response = transcript.response(outcome, closing[-1], turn)
         if response is not None:
@@ -346,94 +359,24 @@ class Agent:
         stored = await self.writer.flush(
             ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
         )
+        self.current_run_id = ""
         if response is not None and turn is not None:
             turn.stored([result.event for result in stored.results])
             transcript.with_events(response, turn.kept, stored.results[-1].event)
         return ended, response
 
-    async def _decide(self, run: Run, response: Response | None) -> None:
-        """The behavior's decision on an ended run, and what follows from it."""
-        if not self._conduct.present:
-            await self._drain_notifications()
-            return
-        failure = run.failure if response is None else None
-        halted_before = self.session.agent.halted
-        if response is not None:
-            decision = await self._conduct.respond(run, response)
-        else:
-            decision = await self._conduct.fail(run, run.failure)
-        chained = self._apply(run, decision)
-        await self._conduct.post_turn(run, response, failure, decision)
-        await self._hear_notifications()
-        await self._post_run(halted_before, run.id)
-        await self._save_decision(run, chained)
-
-    def _apply(self, run: Run, decision: Decision) -> Run | None:
-        """Let a decision take effect in memory; the chained run if it asks for one."""
-        record = self.session.agent
-        if decision.HasField("prompt"):
-            record.chain_length += 1
-            return transcript.chained_run(run, decision.prompt)
-        record.chain_length = 0
-        record.halted = record.halted or decision.HasField("halt")
-        return None
-
-    async def _save_decision(self, run: Run, chained: Run | None) -> None:
-        """One transaction: the state, the decision done, and the chained run at the mailbox's front."""
-        done = Run()
-        done.CopyFrom(run)
-        done.decision_pending = False
-        stored = await self.writer.flush(done, (), expected=run.status, chained=chained)
-        if stored.HasField("chained_run"):
-            self.mailbox.put(stored.chained_run)
-        self.notices.applied_through(self.session.agent.notified_sequence)
-
     async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
-        halted_before = self.session.agent.halted
-        self.session.agent.halted = halted_before or halt
+        if halt:
+            self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
-        await self._post_run(halted_before, run.id)
+        await self._decisions.post_run()
         await self.writer.flush(
             ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING
         )
         self.mailbox.remove(run.id)
         self.publish_status()
         self._env.settled(self.key, ended, None)
-
-    async def _post_run(self, halted_before: bool, run_id: str) -> None:
-        """The hook that comes once for each time the agent halts."""
-        if self.session.agent.halted and not halted_before:
-            await self._conduct.post_run("halted", run_id)
-
-    # --- Notifications -------------------------------------------------------------------------------------------
-
-    async def _drain_notifications(self) -> None:
-        """Apply every waiting notification and store their effect."""
-        halted_before = self.session.agent.halted
-        if await self._hear_notifications():
-            await self._post_run(halted_before, "")
-            await self.writer.save()
-            self.notices.applied_through(self.session.agent.notified_sequence)
-            self.publish_status()
-
-    async def _hear_notifications(self) -> bool:
-        """Hand every waiting notification to the behavior, in order; a halt among them does not stop the others."""
-        record = self.session.agent
-        heard = False
-        while (notification := self.mailbox.take_notification()) is not None:
-            if notification.sequence <= record.notified_sequence:
-                continue
-            decision = await self._conduct.handle(notification, halted=record.halted)
-            record.halted = record.halted or decision.HasField("halt")
-            if decision.HasField("prompt"):
-                # Stored before the notification counts as applied; its id makes a second try harmless.
-                run = transcript.event_run(self.session.id, notification, decision.prompt)
-                request = EnqueueRunRequest(scope=self.key.scope, run=run, fence=self.writer.fence)
-                self.mailbox.put((await self._env.journal.enqueue_run(request)).run)
-            record.notified_sequence = notification.sequence
-            heard = True
-        return heard
 
     # --- Coming back ---------------------------------------------------------------------------------------------
 
@@ -468,14 +411,14 @@ class Agent:
         """A run that was under way, or waited for its decision, when its host died."""
         journal = self._env.journal
         if is_terminal(run.status):
-            limits = self.session.agent.definition.limits
-            await self._decide(run, await history.response_of(journal, self.key, run, limits))
+            await self._decisions.follow(run, await history.response_of(journal, self.key, run))
             return
         policy = self.session.agent.definition.limits.host_lost_policy
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:
             again = transcript.next_attempt(run)
-            superseded = transcript.attempt_superseded(run)
-            await self.writer.flush(again, [superseded], expected=RunStatus.RUN_STATUS_RUNNING)
+            left = await history.left_by(journal, self.key, run.id)
+            superseded = transcript.superseding(run, left.open_tools)
+            await self.writer.flush(again, superseded, expected=RunStatus.RUN_STATUS_RUNNING)
             self.mailbox.put(again)
             return
         self._enter(Phase.PROCESSING)
@@ -485,10 +428,14 @@ class Agent:
             message="the host that ran this turn ended in the middle of it",
             retryable=True,
         )
+        left = await history.left_by(journal, self.key, run.id)
         lost = Outcome(
             terminal=failure,
             session=self.session.agent.backend_session,
-            open_tools=await history.open_tools(journal, self.key, run.id),
+            text=left.text,
+            usage=left.usage,
+            open_tools=left.open_tools,
+            turn_count=left.turn_count,
         )
         await self._settle(run, lost)
 

@@ -68,6 +68,11 @@ async def resume_or_start(
     return Attached(await start(backend, scope, session_id, definition), restored=False)
 
 
+def is_lost(failure: Failure | None) -> bool:
+    """Whether a turn's failure means that the backend knows nothing of the conversation any more."""
+    return failure is not None and failure.reason in ("backend_lost", "plugin_unavailable")
+
+
 class BackendNotReady(Exception):
     """The backend could not be attached; `failure` is what the turn that needed it ends with."""
 
@@ -110,9 +115,9 @@ def start_failure(error: Exception) -> Failure:
     return Failure(reason="backend_start_failed", message=f"{type(error).__name__}: {error}"[:1024])
 
 
-async def terminate(backend: Backend, scope: Scope | None, session: BackendSession) -> None:
-    """Let the backend release a session. What it answers changes nothing: the agent is gone."""
+async def terminate(backend: Callable[[], Backend], scope: Scope | None, session: BackendSession) -> None:
+    """Let the backend release a session. What it answers, if it is there at all, changes nothing: the agent is gone."""
     try:
-        await backend.terminate_session(TerminateSessionRequest(scope=scope, session=session))
+        await backend().terminate_session(TerminateSessionRequest(scope=scope, session=session))
     except Exception:
         log.warning("the backend did not release its session", exc_info=True)

@@ -121,7 +121,9 @@ class Conduct:
         """After a turn that succeeded. A raise is NOREPLY."""
         if self._behavior is None:
             return NOREPLY
-        request = HandleResponseRequest(**self._about(f"{run.id}/response"), run=run, response=response)
+        request = HandleResponseRequest(
+            **self._about(f"{run.id}/response"), run=_without_outcome(run), response=response
+        )
         answer = await self._call("handle_response", self._behavior.handle_response(request))
         return answer.decision if answer else NOREPLY
 
@@ -129,7 +131,9 @@ class Conduct:
         """After a turn that failed. A raise is NOREPLY."""
         if self._behavior is None or not self._offers("handle_error"):
             return NOREPLY
-        request = HandleErrorRequest(**self._about(f"{run.id}/error"), run=run, failure=failure)
+        request = HandleErrorRequest(
+            **self._about(f"{run.id}/error"), run=_without_outcome(run), failure=failure
+        )
         answer = await self._call("handle_error", self._behavior.handle_error(request))
         return answer.decision if answer else NOREPLY
 
@@ -155,7 +159,7 @@ class Conduct:
             return
         request = PostTurnRequest(
             **self._about(f"{run.id}/post_turn"),
-            run=run,
+            run=_without_outcome(run),
             response=response,
             failure=failure,
             decision=decision,
@@ -232,3 +236,12 @@ class Conduct:
 
 def _no_turn(run: Run, reason: str, message: str) -> Verdict:
     return Verdict(run.prompt, Failure(reason=reason, message=message))
+
+
+def _without_outcome(run: Run) -> Run:
+    """The run as hooks get it that are told of its outcome beside it."""
+    bare = Run()
+    bare.CopyFrom(run)
+    bare.ClearField("response")
+    bare.ClearField("failure")
+    return bare

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from turndock import events
-from turndock.store.v1 import GetEventsRequest
-from turndock.types.v1 import AgentLimits, Event, EventType, Response, Run
+from turndock.store.v1 import GetEventsRequest, ListRunsRequest
+from turndock.types.v1 import Event, EventType, Page, Response, Run, RunStatus, Usage
 from turndock_server.core import transcript
-from turndock_server.core.capture import Capture
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 
-_NOT_THE_BACKENDS = frozenset(
-    (
-        EventType.EVENT_TYPE_RUN_STARTED,
-        EventType.EVENT_TYPE_MESSAGE_SENT,
-    )
-)
+_RUNS_PER_PAGE = 1_000
 
 
 async def run_events(journal: Journal, key: AgentKey, run_id: str) -> AsyncIterator[Event]:
@@ -32,6 +27,25 @@ async def run_events(journal: Journal, key: AgentKey, run_id: str) -> AsyncItera
         if page.scanned_through <= after or page.scanned_through >= page.head:
             return
         after = page.scanned_through
+
+
+async def waiting_runs(journal: Journal, key: AgentKey) -> AsyncIterator[Run]:
+    """All runs in an agent's mailbox, first one first."""
+    page = Page(limit=_RUNS_PER_PAGE)
+    while True:
+        found = await journal.list_runs(
+            ListRunsRequest(
+                scope=key.scope,
+                session_id=key.session_id,
+                statuses=[RunStatus.RUN_STATUS_PENDING],
+                page=page,
+            )
+        )
+        for run in found.runs:
+            yield run
+        if not found.next_cursor:
+            return
+        page = Page(limit=_RUNS_PER_PAGE, cursor=found.next_cursor)
 
 
 async def notifications(journal: Journal, key: AgentKey, after: int) -> AsyncIterator[Event]:
@@ -53,43 +67,59 @@ async def notifications(journal: Journal, key: AgentKey, after: int) -> AsyncIte
         after = page.scanned_through
 
 
-async def response_of(journal: Journal, key: AgentKey, run: Run, limits: AgentLimits) -> Response | None:
+async def response_of(journal: Journal, key: AgentKey, run: Run) -> Response | None:
     """The response of a run that succeeded, with the events it carried; None if it did not succeed."""
     if not run.HasField("response"):
         return None
     answer = Response()
     answer.CopyFrom(run.response)
-    capture = Capture.within(limits)
-    capture.lossless = False
+    coverage = answer.coverage
+    # The backend's own events are the first ones after the opening; what the host added at the end is not among them.
+    wanted = min(coverage.retained, coverage.observed - 1)
     kept: list[Event] = []
-    pending: Event | None = None
     async for event in run_events(journal, key, run.id):
-        # The last MESSAGE_RECEIVED is the host's own summary; any before it the backend sent.
-        if pending is not None and event.type != EventType.EVENT_TYPE_RUN_COMPLETED and capture.take(pending):
-            kept.append(pending)
-        pending = None
-        if event.type == EventType.EVENT_TYPE_MESSAGE_RECEIVED:
-            pending = event
+        if event.type == EventType.EVENT_TYPE_RUN_STARTED:
+            kept.clear()  # A further attempt: what the one before it left does not count.
         elif event.type in events.RUN_TERMINAL:
-            if capture.take(event):
+            if coverage.retained == coverage.observed:
                 kept.append(event)
             transcript.with_events(answer, kept, event)
-        elif event.type not in _NOT_THE_BACKENDS and capture.take(event):
+        elif event.type != EventType.EVENT_TYPE_MESSAGE_SENT and len(kept) < wanted:
             kept.append(event)
     return answer
 
 
-async def open_tools(journal: Journal, key: AgentKey, run_id: str) -> dict[str, str]:
-    """Tool calls of a run that have a beginning and no end: id → name."""
-    still_open: dict[str, str] = {}
+@dataclass(slots=True)
+class Remains:
+    """What a turn without an end left in the log."""
+
+    text: str = ""
+    usage: Usage | None = None
+    open_tools: dict[str, str] = field(default_factory=dict[str, str])
+    """Tool calls that have a beginning and no end: id → name."""
+    turn_count: int = 0
+
+
+async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
+    """What the latest attempt of a run left."""
+    left = Remains()
     async for event in run_events(journal, key, run_id):
         match event.type:
+            case EventType.EVENT_TYPE_RUN_STARTED:
+                left = Remains()
+            case EventType.EVENT_TYPE_MESSAGE_STREAMED:
+                if not event.message_streamed.thinking:
+                    left.text += event.message_streamed.text
+            case EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
+                left.usage = event.token_usage_updated.usage
+            case EventType.EVENT_TYPE_TURN_COMPLETED:
+                left.turn_count += 1
             case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
-                still_open[event.tool_call_started.tool_call_id] = event.tool_call_started.name
+                left.open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
             case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:
-                still_open.pop(event.tool_call_completed.tool_call_id, None)
+                left.open_tools.pop(event.tool_call_completed.tool_call_id, None)
             case EventType.EVENT_TYPE_TOOL_CALL_FAILED:
-                still_open.pop(event.tool_call_failed.tool_call_id, None)
+                left.open_tools.pop(event.tool_call_failed.tool_call_id, None)
             case _:
                 pass
-    return still_open
+    return left

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from turndock import events, jsontext
@@ -27,10 +29,10 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import (
     AgentLimits,
+    Event,
     EventType,
     Failure,
     Page,
-    Run,
     RunStatus,
     Session,
     SessionChanged,
@@ -38,16 +40,19 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import transcript
 from turndock_server.core.agent import Agent
-from turndock_server.core.dispatcher import Dispatcher, Signal
+from turndock_server.core.dispatcher import Dispatcher
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
+from turndock_server.core.finishing import to_its_end
 from turndock_server.core.journal import Journal
 from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.core.offload import Offloader
-from turndock_server.core.roster import Roster
+from turndock_server.core.roster import AGENT_TERMINATED, Roster
 from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
+
+log = logging.getLogger(__name__)
 
 MAX_PAGE = 1_000
 
@@ -120,6 +125,10 @@ class Host:
             await asyncio.wait(self._endings, timeout=grace_s)
         await self.roster.stop(grace_s)
 
+    def kill_turns(self) -> None:
+        """End the turns under way without waiting for the grace to pass."""
+        self.roster.kill_turns()
+
     @property
     def stopping(self) -> bool:
         """Whether new work is refused."""
@@ -181,6 +190,15 @@ class Host:
             raise not_found("agent", located.session.agent_id)
         return located.live or await self.roster.claimed(located.key)
 
+    @asynccontextmanager
+    async def _awake(self, located: Located) -> AsyncGenerator[Agent]:
+        """The located agent, awake; it neither leaves nor stops meanwhile."""
+        self.refuse_when_stopping()
+        if located.session.agent.stopped:
+            raise not_found("agent", located.session.agent_id)
+        async with self.roster.holding(located.key) as agent:
+            yield agent
+
     # --- Status --------------------------------------------------------------------------------------------------
 
     async def status(self, located: Located) -> AgentStatus:
@@ -213,6 +231,7 @@ class Host:
 
     # --- Verbs ---------------------------------------------------------------------------------------------------
 
+    @to_its_end
     async def stop_agent(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
         """End an agent for good. A retry with the same `request_id` finds it stopped and says so again."""
         located = await self.locate_or_none(tenant, request.agent_name)
@@ -221,12 +240,27 @@ class Host:
         agent = await self.claimed(located)
         agent.kill(Kill.STOP)
         await self.roster.loop_ended(agent)
-        return await self._end(agent, request.reason or "stopped", request_id=request.request_id)
+        ended = await self._end(agent, request.reason or "stopped", request_id=request.request_id)
+        # It may have left memory, or have been stopped by somebody else, while this waited.
+        return ended or await self.stop_agent(tenant, request)
 
     async def notify(self, located: Located, request: NotifyRequest) -> NotifyResponse:
         """Store a notification, and let the agent hear it."""
         jsontext.parse(request.payload_json, "payload_json")
-        agent = await self.claimed(located)
+        agent, sequence = await self._notify(located, request)
+        if request.wait_applied:
+            await agent.applied(sequence)
+        return NotifyResponse(sequence=sequence, applied=agent.session.agent.notified_sequence >= sequence)
+
+    @to_its_end
+    async def _notify(self, located: Located, request: NotifyRequest) -> tuple[Agent, int]:
+        """Who will hear the notification, and its number. One at a time, so that they are heard by number."""
+        async with self._awake(located) as agent:
+            event = await self._store_notification(agent, request)
+            self.roster.wake(agent)
+            return agent, event.sequence
+
+    async def _store_notification(self, agent: Agent, request: NotifyRequest) -> Event:
         limit = agent.session.agent.definition.limits.max_pending_notifications
         if agent.mailbox.pending_notifications >= limit:
             raise TurndockError(
@@ -236,35 +270,33 @@ class Host:
             )
         request_id = request.request_id or events.new_id()
         event, duplicate = await agent.notify(
-            transcript.notification(located.key.session_id, request_id, request.payload_json)
+            transcript.notification(agent.key.session_id, request_id, request.payload_json)
         )
         if duplicate and event.custom.data_json != request.payload_json:
             raise TurndockError(
                 "IDEMPOTENCY_CONFLICT", f"request_id {request_id!r} was used for another payload"
             )
-        self.roster.wake(agent)
-        if request.wait_applied:
-            await agent.applied(event.sequence)
-        return NotifyResponse(
-            sequence=event.sequence, applied=agent.session.agent.notified_sequence >= event.sequence
-        )
+        return event
 
     async def interrupt(self, located: Located, request: InterruptRequest) -> InterruptResponse:
         """Kill the turn under way, wherever it runs."""
         current = located.live.current_run_id if located.live is not None else ""
-        if not current:
+        if located.live is None or not current:
             return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
         if request.run_id and request.run_id != current:
             return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
-        await self.roster.dispatcher.signal(located.key, Signal(Kill.INTERRUPT, current))
+        if not located.live.kill(Kill.INTERRUPT, current):
+            # The turn has just ended by itself.
+            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
         return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
 
+    @to_its_end
     async def unhalt(self, located: Located) -> AgentStatus:
         """Thaw the mailbox."""
-        agent = await self.claimed(located)
-        await agent.set_halted(False)
-        self.roster.wake(agent)
-        return agent.status()
+        async with self._awake(located) as agent:
+            await agent.set_halted(False)
+            self.roster.wake(agent)
+            return agent.status()
 
     async def touch(self, located: Located) -> None:
         """Put the idle shutdown off."""
@@ -278,41 +310,41 @@ class Host:
 
     async def _end(
         self, agent: Agent, reason: str, *, request_id: str = "", failure: Failure | None = None
-    ) -> AgentStatus:
-        """An agent whose loop does not run any more ends: its runs, its backend, its name."""
+    ) -> AgentStatus | None:
+        """An agent whose loop does not run any more ends. None if it does not live here any more."""
         async with self.roster.doors.hold(agent.key):
-            for run in agent.mailbox.runs():
-                await self.cancel_waiting(agent.key, run, "agent_terminated", agent)
-            await agent.terminate(reason, failure)
-            session = agent.session
-            session.status = (
-                SessionStatus.SESSION_STATUS_FAILED if failure else SessionStatus.SESSION_STATUS_COMPLETED
-            )
-            session.agent.stopped = True
-            session.agent.stop_request_id = request_id
-            await agent.writer.save()
-            ended = transcript.session_event(
-                session.id,
-                EventType.EVENT_TYPE_SESSION_FAILED if failure else EventType.EVENT_TYPE_SESSION_COMPLETED,
-                SessionChanged(reason=reason, failure=failure),
-            )
-            await agent.writer.append([ended])
+            if self.roster.get(agent.key) is not agent:
+                return None
+            try:
+                await self._store_end(agent, reason, request_id, failure)
+            except TurndockError:
+                self.roster.drop(agent)
+                raise
             agent.ended()
             self.roster.forget(agent)
             await self.roster.release(agent.key, agent.epoch, force=True)
-            return agent.status()
+            return status_of(
+                agent.session, Phase.STOPPED, queued=0, last_activity_us=agent.session.updated_at_us
+            )
 
-    async def cancel_waiting(
-        self, key: AgentKey, run: Run, reason: str, agent: Agent | None, request_id: str = ""
-    ) -> Run:
-        """End a waiting run; the caller keeps it from beginning meanwhile. Raises INVALID_STATUS."""
-        cancelled = transcript.cancelled_run(run, reason)
-        response = await self.journal.cancel_run(transcript.cancel_request(key.scope, cancelled, request_id))
-        if agent is not None:
-            agent.mailbox.remove(run.id)
-            agent.publish_status()
-        self.roster.settled(key, response.run, None)
-        return response.run
+    async def _store_end(self, agent: Agent, reason: str, request_id: str, failure: Failure | None) -> None:
+        """Its name is free and its mailbox closed; then its runs end, its backend, and its log."""
+        await agent.settle_lost_runs()
+        session = agent.session
+        session.status = (
+            SessionStatus.SESSION_STATUS_FAILED if failure else SessionStatus.SESSION_STATUS_COMPLETED
+        )
+        session.agent.stopped = True
+        session.agent.stop_request_id = request_id
+        await agent.writer.save()
+        await self.roster.empty_mailbox(agent.key, AGENT_TERMINATED, agent)
+        await agent.terminate(reason, failure)
+        ended = transcript.session_event(
+            session.id,
+            EventType.EVENT_TYPE_SESSION_FAILED if failure else EventType.EVENT_TYPE_SESSION_COMPLETED,
+            SessionChanged(reason=reason, failure=failure),
+        )
+        await agent.writer.append([ended])
 
     async def _stopped_before(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
         scope = AgentKey(tenant, "").scope
@@ -330,7 +362,12 @@ class Host:
         ending.add_done_callback(self._endings.discard)
 
     async def _end_failed(self, agent: Agent, failure: Failure) -> None:
-        await self._end(agent, failure.reason, failure=failure)
+        try:
+            await self._end(agent, failure.reason, failure=failure)
+        except TurndockError as error:
+            log.warning(
+                "agent %s could not be ended and will be tried again: %s", agent.key.session_id, error
+            )
 
     def _watch_context(self) -> WatchContext:
         return WatchContext(

@@ -88,6 +88,8 @@ class Outcome:
     session: BackendSession
     """The backend's session from now on."""
     kill: Kill | None = None
+    said_terminal: bool = False
+    """Whether the backend itself said how the turn ended."""
     text: str = ""
     """All streamed text, joined with nothing between."""
     usage: Usage | None = None

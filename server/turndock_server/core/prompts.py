@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +24,12 @@ from turndock.store.v1 import ListRunsRequest as StoredRunsRequest
 from turndock.types.v1 import Cursor, Response, Run, RunOrigin, RunStatus
 from turndock_server.core import history, transcript
 from turndock_server.core.feed import AgentKey
+from turndock_server.core.finishing import carried_out, to_its_end
 from turndock_server.core.host import Host, Located
 from turndock_server.core.lifecycle import is_terminal
 from turndock_server.core.roster import RunWaiter
+
+log = logging.getLogger(__name__)
 
 CALLER_GONE = "caller_gone"
 
@@ -57,8 +63,31 @@ class Prompts:
         self._host = host
         self._max_prompt_bytes = max_prompt_bytes
 
-    async def submit(self, tenant: str | None, call: PromptCall, origin: RunOrigin.ValueType) -> Submitted:
-        """Put a prompt into its agent's mailbox. Give the waiter back with `stop_waiting`."""
+    @asynccontextmanager
+    async def submitted(
+        self,
+        tenant: str | None,
+        call: PromptCall,
+        origin: RunOrigin.ValueType,
+        *,
+        unwanted: Callable[[], bool] = lambda: False,
+    ) -> AsyncGenerator[Submitted]:
+        """A prompt in its agent's mailbox, durable, for as long as the caller waits for what becomes of it.
+
+        Whoever leaves leaves the run alone. But when the block is cancelled and `unwanted` says so then, a run that
+        still waits is CANCELLED with `caller_gone`.
+        """
+        submitting = carried_out(self._submit(tenant, call, origin))
+        try:
+            yield await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            if unwanted():
+                await self._caller_gone(submitting)
+            raise
+        finally:
+            submitting.add_done_callback(self._stop_waiting)
+
+    async def _submit(self, tenant: str | None, call: PromptCall, origin: RunOrigin.ValueType) -> Submitted:
         self._host.refuse_when_stopping()
         self._check(call)
         located = await self._host.locate(tenant, call.agent_name)
@@ -88,34 +117,43 @@ class Prompts:
         )
         waiter = self._host.roster.wait_for_run(located.key, run.id)
         try:
-            accepted = await self._host.journal.enqueue_run(request)
+            accepted = await self._host.roster.enqueue_run(located.key, request, interrupts=interrupts)
         except BaseException:
             self._host.roster.stop_waiting(located.key, run.id, waiter)
             raise
         if accepted.duplicate:
             # Its first event may lie before the current head.
             cursor.after_sequence = 0
-        else:
-            await self._host.roster.run_enqueued(located.key, accepted.run, interrupts=interrupts)
         return Submitted(located.key, accepted.run, cursor, waiter)
 
     async def outcome(self, submitted: Submitted) -> tuple[Run, Response | None]:
-        """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone."""
+        """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone.
+
+        Raises SERVER_STOPPING when the run will not end here.
+        """
         if is_terminal(submitted.run.status):
             return await self._ended(submitted.key, submitted.run)
+        if not submitted.waiter.done():
+            self._host.refuse_when_stopping()
         return await asyncio.shield(submitted.waiter)
 
-    def stop_waiting(self, submitted: Submitted) -> None:
-        """The caller does not wait any more."""
-        self._host.roster.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
+    def _stop_waiting(self, submitting: asyncio.Task[Submitted]) -> None:
+        if not submitting.cancelled() and submitting.exception() is None:
+            submitted = submitting.result()
+            self._host.roster.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
 
-    async def caller_gone(self, submitted: Submitted) -> None:
-        """The caller of an Ask hung up: a run that still waits is not wanted any more."""
+    async def _caller_gone(self, submitting: asyncio.Task[Submitted]) -> None:
+        """The caller of an Ask hung up: a run that still waits is not wanted any more.
+
+        A server that stops ends its calls itself, and drops nothing.
+        """
+        if self._host.stopping:
+            return
         try:
+            submitted = await asyncio.shield(submitting)
             await self._cancel(submitted.key, submitted.run.id, CALLER_GONE)
         except TurndockError as error:
-            if error.reason not in ("INVALID_STATUS", "RUN_NOT_FOUND"):
-                raise
+            log.info("a run whose caller had gone was not cancelled: %s", error)
 
     async def run(self, located: Located, run_id: str, *, wait_s: float, with_events: bool) -> Run:
         """A run; waits for its end if asked to."""
@@ -158,11 +196,7 @@ class Prompts:
             before_run_id=request.before_run_id,
             to_tail=request.to_tail,
         )
-        async with self._host.roster.holding_mailbox(located.key) as agent:
-            run = (await self._host.journal.edit_run(edit)).run
-            if agent is not None:
-                agent.mailbox.put(run)
-            return run
+        return await self._host.roster.edit_run(located.key, edit)
 
     async def cancel(self, located: Located, request: CancelRunRequest) -> Run:
         """End a waiting run; a repeat finds it cancelled. Raises INVALID_STATUS for any other run."""
@@ -170,19 +204,20 @@ class Prompts:
             located.key, request.run_id, request.reason or "cancelled", request.request_id
         )
 
+    @to_its_end
     async def _cancel(self, key: AgentKey, run_id: str, reason: str, request_id: str = "") -> Run:
         async with self._host.roster.holding_mailbox(key) as agent:
             run = await self._read(key, run_id)
-            return await self._host.cancel_waiting(key, run, reason, agent, request_id)
+            if run.status == RunStatus.RUN_STATUS_CANCELLED:
+                return run
+            return await self._host.roster.cancel_waiting(key, run, reason, agent, request_id)
 
     async def _read(self, key: AgentKey, run_id: str) -> Run:
         request = transcript.stored_run(key.scope, key.session_id, run_id)
         return (await self._host.journal.get_run(request)).run
 
     async def _ended(self, key: AgentKey, run: Run) -> tuple[Run, Response | None]:
-        located = await self._host.locate(key.tenant, "", key.session_id)
-        limits = located.session.agent.definition.limits
-        return run, await history.response_of(self._host.journal, key, run, limits)
+        return run, await history.response_of(self._host.journal, key, run)
 
     def _check(self, call: PromptCall) -> None:
         if call.request_id:

@@ -10,24 +10,31 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 
 from turndock import events
 from turndock.errors import TurndockError
 from turndock.store.v1 import (
+    CancelRunRequest,
+    CancelRunResponse,
     Claim,
     ClaimAgentRequest,
+    EditRunRequest,
+    EnqueueRunRequest,
+    EnqueueRunResponse,
     ListOrphansRequest,
     ReleaseIfEmptyRequest,
     RenewClaimsRequest,
 )
-from turndock.types.v1 import Failure, Fence, Page, Response, Run
+from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
+from turndock_server.core import history, transcript
 from turndock_server.core.agent import Agent
 from turndock_server.core.dispatcher import Dispatcher, Signal, Ticket
 from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
-from turndock_server.core.lifecycle import Kill
+from turndock_server.core.finishing import to_its_end
+from turndock_server.core.lifecycle import Kill, is_terminal
 from turndock_server.core.locks import KeyedLocks
 
 log = logging.getLogger(__name__)
@@ -36,6 +43,14 @@ LEASE_MS = 30_000
 RENEW_EVERY_S = 10.0
 SWEEP_EVERY_S = 2.0
 _CLAIMS_PER_RENEWAL = 500
+_KILLED_WITHIN_S = 1.0
+"""How long agents that were told to end at once may take; then they are left to the next start, like after a crash."""
+
+AGENT_TERMINATED = Kill.STOP.value
+"""Why the runs of an agent that is stopped are cancelled."""
+
+_NOBODYS_WORK = frozenset(("AGENT_STOPPED", "CLAIM_CONFLICT", "SERVER_STOPPING", "SESSION_NOT_FOUND"))
+"""Reasons for which an agent cannot be claimed and need not be, since it has no work or another host does it."""
 
 RunWaiter = asyncio.Future[tuple[Run, Response | None]]
 
@@ -59,9 +74,9 @@ class Roster:
         self._on_agent_ends = on_agent_ends
         self._agents: dict[AgentKey, Agent] = {}
         self._names: dict[tuple[str | None, str], AgentKey] = {}
-        self._loops: dict[AgentKey, asyncio.Task[None]] = {}
+        self._loops: dict[Agent, asyncio.Task[None]] = {}
         self.doors: KeyedLocks[AgentKey] = KeyedLocks()
-        """One at a time: claiming, leaving and stopping of one agent."""
+        """One at a time: claiming, leaving and stopping of one agent, and whatever else needs its claim to last."""
         self._dropped: set[AgentKey] = set()
         self._waiters: defaultdict[tuple[AgentKey, str], set[RunWaiter]] = defaultdict(set)
         self._upkeep: set[asyncio.Task[None]] = set()
@@ -80,9 +95,18 @@ class Roster:
 
     async def _take_over(self, key: AgentKey) -> None:
         """Claim an orphan and settle its interrupted run before anything else; then let it work."""
-        agent = await self.claimed(key)
-        await agent.settle_lost_runs()
-        self.wake(agent)
+        try:
+            agent = await self.claimed(key)
+        except TurndockError as error:
+            log.warning("agent %s cannot come back and will be tried again: %s", key.session_id, error)
+            return
+        try:
+            await agent.settle_lost_runs()
+        except TurndockError as error:
+            log.warning("agent %s was dropped: %s", key.session_id, error)
+            self.drop(agent)
+        else:
+            self.wake(agent)
 
     async def stop(self, grace_s: float) -> None:
         """Let turns come to their end within the grace, kill the others, give every claim up."""
@@ -93,13 +117,28 @@ class Roster:
         await self.dispatcher.stop()
         for agent in self._agents.values():
             agent.wind_down()
+        self._refuse_waiters(but=[(agent.key, agent.current_run_id) for agent in self._agents.values()])
         if self._loops:
             _, late = await asyncio.wait(self._loops.values(), timeout=grace_s)
             if late:
-                for agent in list(self._agents.values()):
-                    agent.kill(Kill.SHUTDOWN)
-                await asyncio.wait(late)
+                self.kill_turns()
+                await self._abandon(late)
+        self._refuse_waiters()
         await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents.values())))
+
+    def kill_turns(self) -> None:
+        """End every turn under way, for a host that stops."""
+        for agent in list(self._agents.values()):
+            agent.kill(Kill.SHUTDOWN)
+
+    async def _abandon(self, loops: Iterable[asyncio.Task[None]]) -> None:
+        """Wait for loops whose turns were killed; those that hang in somebody's code are cut off where they are."""
+        _, stuck = await asyncio.wait(loops, timeout=_KILLED_WITHIN_S)
+        if stuck:
+            log.error("%d agents hang and are left to the next start", len(stuck))
+            for loop in stuck:
+                loop.cancel()
+            await asyncio.wait(stuck, timeout=_KILLED_WITHIN_S)
 
     # --- Agents --------------------------------------------------------------------------------------------------
 
@@ -125,6 +164,12 @@ class Roster:
             agent = self._agents.get(key)
             return agent if agent is not None else await self.claim(key)
 
+    @asynccontextmanager
+    async def holding(self, key: AgentKey) -> AsyncGenerator[Agent]:
+        """The agent, claimed now if it was not live; it neither leaves nor stops meanwhile. Raises as `claimed`."""
+        async with self.doors.hold(key):
+            yield self._agents.get(key) or await self.claim(key)
+
     async def claim(self, key: AgentKey, *, backend_ready: bool = False) -> Agent:
         """Claim an agent. The caller holds its door."""
         if self._winding_down:
@@ -138,25 +183,99 @@ class Roster:
             sole_host=self._sole_host,
         )
         granted = await self.env.journal.claim_agent(request)
-        if granted.session.agent.stopped:
+        try:
+            if granted.session.agent.stopped:
+                await self.empty_mailbox(key, AGENT_TERMINATED, None)
+                raise TurndockError("AGENT_STOPPED", "the agent has been stopped")
+            agent = Agent(self.env, key, granted, backend_ready=backend_ready)
+            await agent.load_notifications()
+        except TurndockError:
             await self.release(key, granted.epoch, force=True)
-            raise TurndockError("AGENT_STOPPED", "the agent has been stopped")
-        agent = Agent(self.env, key, granted, backend_ready=backend_ready)
-        await agent.load_notifications()
+            raise
         self._agents[key] = agent
         self._names[_name(agent)] = key
         return agent
 
-    async def run_enqueued(self, key: AgentKey, run: Run, *, interrupts: bool = False) -> None:
-        """A run was put into a mailbox: have its agent look, wherever it lives."""
+    @to_its_end
+    async def enqueue_run(
+        self, key: AgentKey, request: EnqueueRunRequest, *, interrupts: bool = False
+    ) -> EnqueueRunResponse:
+        """Put a run into a mailbox, and have its agent look, wherever it lives. Raises as the store's call."""
+        owner = self._agents.get(key)
+        accepted = await self.env.journal.enqueue_run(request)
+        if not accepted.duplicate:
+            await self._enqueued(key, accepted.run, owner, interrupts=interrupts)
+        elif not is_terminal(accepted.run.status):
+            await self._look_at(key, accepted.run.id)  # An earlier try may have ended half-way.
+        return accepted
+
+    async def _enqueued(self, key: AgentKey, run: Run, owner: Agent | None, *, interrupts: bool) -> None:
+        """`owner` is the agent that lived here before the run was put into its mailbox, None if none did."""
         agent = self._agents.get(key)
         if agent is None:
             await self.dispatcher.offer(key)
             return
-        agent.mailbox.put(run)
-        if interrupts and agent.current_run_id:
+        if agent is owner:
+            agent.mailbox.put(run)
+        else:
+            await self._look_at(key, run.id)
+        if interrupts and agent.current_run_id not in ("", run.id):
             await self.dispatcher.signal(key, Signal(Kill.INTERRUPT, agent.current_run_id))
+        agent.publish_status()
         self.wake(agent)
+
+    async def _look_at(self, key: AgentKey, run_id: str) -> None:
+        """Have the agent look at a run that may wait for it, and that it may know, or have begun, already."""
+        async with self.holding_mailbox(key) as agent:
+            if agent is not None:
+                request = transcript.stored_run(key.scope, key.session_id, run_id)
+                run = (await self.env.journal.get_run(request)).run
+                if run.status == RunStatus.RUN_STATUS_PENDING:
+                    agent.mailbox.put(run)
+                    self.wake(agent)
+                return
+        await self.dispatcher.offer(key)
+
+    async def cancel_waiting(
+        self, key: AgentKey, run: Run, reason: str, agent: Agent | None, request_id: str = ""
+    ) -> Run:
+        """End a waiting run; the caller keeps it from beginning meanwhile. Raises INVALID_STATUS."""
+        cancelled = transcript.cancelled_run(run, reason)
+        request = transcript.cancel_request(key.scope, cancelled, request_id)
+        return (await self._cancel(key, request, agent)).run
+
+    @to_its_end
+    async def cancel_run(self, key: AgentKey, request: CancelRunRequest) -> CancelRunResponse:
+        """End a waiting run. Raises INVALID_STATUS for one that does not wait, but for a cancelled one."""
+        async with self.holding_mailbox(key) as agent:
+            return await self._cancel(key, request, agent)
+
+    async def _cancel(
+        self, key: AgentKey, request: CancelRunRequest, agent: Agent | None
+    ) -> CancelRunResponse:
+        response = await self.env.journal.cancel_run(request)
+        if agent is not None:
+            agent.run_cancelled(response)
+        self.settled(key, response.run, None)
+        return response
+
+    async def empty_mailbox(self, key: AgentKey, reason: str, agent: Agent | None) -> None:
+        """End every run that waits; nobody may begin one meanwhile, nor put one there."""
+        for run in [run async for run in history.waiting_runs(self.env.journal, key)]:
+            await self.cancel_waiting(key, run, reason, agent)
+
+    @to_its_end
+    async def edit_run(self, key: AgentKey, request: EditRunRequest) -> Run:
+        """Change a waiting run's prompt or place. Raises INVALID_STATUS when its turn has begun."""
+        async with self.holding_mailbox(key) as agent:
+            run = (await self.env.journal.edit_run(request)).run
+            if agent is not None:
+                agent.mailbox.put(run)
+                if request.before_run_id or request.to_tail:
+                    # A move may give others a new place too.
+                    for moved in [run async for run in history.waiting_runs(self.env.journal, key)]:
+                        agent.mailbox.put(moved)
+            return run
 
     @asynccontextmanager
     async def holding_mailbox(self, key: AgentKey) -> AsyncGenerator[Agent | None]:
@@ -172,31 +291,30 @@ class Roster:
     def wake(self, agent: Agent) -> None:
         """Let the agent's loop run if it has something to do and does not run already."""
         agent.touch()
-        if agent.key not in self._loops and agent.has_work and not self._winding_down:
-            self._loops[agent.key] = asyncio.create_task(
-                self._loop(agent), name=f"agent {agent.key.session_id}"
-            )
+        is_here = self._agents.get(agent.key) is agent
+        if is_here and agent not in self._loops and agent.has_work and not self._winding_down:
+            self._loops[agent] = asyncio.create_task(self._loop(agent), name=f"agent {agent.key.session_id}")
 
     async def _loop(self, agent: Agent) -> None:
         try:
             while agent.has_work and not agent.stopping:
                 await agent.work()
         except AgentEnds as ends:
-            self._loops.pop(agent.key, None)
+            agent.kill(Kill.STOP)  # No further turn may begin until the end is stored.
             self._on_agent_ends(agent, ends.failure)
         except TurndockError as error:
             log.warning("agent %s was dropped: %s", agent.key.session_id, error)
-            self._drop(agent)
+            self.drop(agent)
         except Exception:
             log.exception("agent %s was dropped: its loop failed", agent.key.session_id)
-            self._drop(agent)
+            self.drop(agent)
         finally:
             # No await between the last look at the work and this line: a wake-up cannot fall in between.
-            self._loops.pop(agent.key, None)
+            del self._loops[agent]
 
     async def loop_ended(self, agent: Agent) -> None:
         """Wait until the agent's loop does not run."""
-        loop = self._loops.get(agent.key)
+        loop = self._loops.get(agent)
         if loop is not None:
             await asyncio.wait((loop,))
 
@@ -205,13 +323,14 @@ class Roster:
         async with self.doors.hold(agent.key):
             if self._agents.get(agent.key) is not agent:
                 return
-            if not self._winding_down and (agent.has_work or agent.key in self._loops):
+            if not self._winding_down and (agent.has_work or agent in self._loops):
                 return
+            # From here on whoever wants it claims it anew, which has to wait for this door.
+            self.forget(agent)
             try:
                 await agent.say_goodbye(reason)
             except TurndockError as error:
                 log.warning("agent %s left without a word: %s", agent.key.session_id, error)
-            self.forget(agent)
             released = await self.release(agent.key, agent.epoch, force=self._winding_down)
         if not released:
             await self.dispatcher.offer(agent.key)
@@ -220,12 +339,17 @@ class Roster:
         """Take an agent out of memory without a word."""
         if self._agents.get(agent.key) is agent:
             del self._agents[agent.key]
-            self._names.pop(_name(agent), None)
+            if self._names.get(_name(agent)) == agent.key:
+                del self._names[_name(agent)]
             agent.notices.abandon()
 
-    def _drop(self, agent: Agent) -> None:
+    def drop(self, agent: Agent) -> None:
+        """Take an agent out of memory that what is stored has to speak for, and have it claimed anew soon."""
         self.forget(agent)
-        self._dropped.add(agent.key)
+        self._drop(agent.key)
+
+    def _drop(self, key: AgentKey) -> None:
+        self._dropped.add(key)
 
     async def release(self, key: AgentKey, epoch: int, *, force: bool) -> bool:
         """Give a claim up; True if it is gone, False if there is work."""
@@ -260,6 +384,14 @@ class Roster:
             if not waiter.done():
                 waiter.set_result((run, response))
 
+    def _refuse_waiters(self, but: Collection[tuple[AgentKey, str]] = ()) -> None:
+        """Tell whoever waits for a run that will not end here; the run itself waits for the next start."""
+        for place in [place for place in self._waiters if place not in but]:
+            for waiter in self._waiters.pop(place):
+                if not waiter.done():
+                    waiter.set_exception(TurndockError("SERVER_STOPPING", "the server is stopping"))
+                    waiter.exception()  # seen: not everybody who waits looks at it
+
     # --- Deliveries ----------------------------------------------------------------------------------------------
 
     async def _on_ticket(self, ticket: Ticket) -> None:
@@ -267,6 +399,8 @@ class Roster:
             self.wake(await self.claimed(ticket.agent))
         except TurndockError as error:
             log.info("the ticket for %s leads nowhere: %s", ticket.agent.session_id, error)
+            if error.reason not in _NOBODYS_WORK:
+                self._drop(ticket.agent)
         await ticket.done()
 
     async def _on_signal(self, key: AgentKey, signal: Signal) -> None:
@@ -344,7 +478,7 @@ class Roster:
 
     def _idle_deadline(self, agent: Agent) -> float | None:
         after_ms = agent.session.agent.definition.limits.idle_shutdown_ms
-        if not after_ms or agent.key in self._loops:
+        if not after_ms or agent in self._loops:
             return None
         return agent.last_activity + after_ms / 1000
 

@@ -9,6 +9,7 @@ from turndock.store.v1 import (
     AppendEventsRequest,
     AppendResult,
     ClaimAgentResponse,
+    EnqueueRunRequest,
     FlushRequest,
     FlushResponse,
     SaveSessionRequest,
@@ -69,7 +70,7 @@ class SessionWriter:
             strict_duplicates=strict,
         )
         results = (await self._journal.append_events(request)).results
-        self._advance(max(result.event.sequence for result in results))
+        self.advance(max(result.event.sequence for result in results))
         return results
 
     async def flush(
@@ -92,13 +93,19 @@ class SessionWriter:
             chained_run=chained,
         )
         response = await self._journal.flush(request)
-        self._advance(response.head)
+        self.advance(response.head)
         return response
+
+    async def enqueue(self, run: Run) -> Run:
+        """Put a run at the mailbox's tail, or find it there; as stored."""
+        request = EnqueueRunRequest(scope=self._key.scope, run=run, fence=self.fence)
+        return (await self._journal.enqueue_run(request)).run
 
     def _now(self) -> Session:
         self.session.agent.state_json = self._state_json()
         self.session.updated_at_us = events.now_us()
         return self.session
 
-    def _advance(self, head: int) -> None:
+    def advance(self, head: int) -> None:
+        """The log is known to reach this far."""
         self.session.last_sequence = max(self.session.last_sequence, head)

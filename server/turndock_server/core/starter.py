@@ -22,6 +22,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import accounts, attach, transcript
 from turndock_server.core.feed import AgentKey
+from turndock_server.core.finishing import to_its_end
 from turndock_server.core.host import Host, Located
 
 _MAX_NAME_BYTES = 256
@@ -42,6 +43,7 @@ class Starter:
     def __init__(self, host: Host) -> None:
         self._host = host
 
+    @to_its_end
     async def start(self, tenant: str | None, request: StartAgentRequest) -> Started:
         """Make an agent, durable before this returns."""
         self._host.refuse_when_stopping()
@@ -124,7 +126,7 @@ class Starter:
             try:
                 await self._host.journal.save_session(SaveSessionRequest(scope=key.scope, session=session))
             except TurndockError:
-                await attach.terminate(backend, key.scope, attached.session)
+                await attach.terminate(lambda: backend, key.scope, attached.session)
                 raise
             agent = await self._host.roster.claim(key, backend_ready=True)
             changed = SessionChanged(

@@ -7,7 +7,7 @@ twice, token_usage_updated, message_received, run_completed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from turndock import events, jsontext
 from turndock.agent.v1 import AgentStatus
@@ -64,19 +64,7 @@ def opening(run: Run, prompt: str) -> list[Event]:
 def closing(run: Run, outcome: Outcome) -> list[Event]:
     """The events that end a turn, the terminal last. `run` is the run as it ended."""
     intake = _intake(run)
-    closed = [
-        intake.own(
-            Event(
-                type=EventType.EVENT_TYPE_TOOL_CALL_FAILED,
-                tool_call_failed=ToolCallFailed(
-                    tool_call_id=tool_call_id,
-                    name=name,
-                    failure=Failure(reason="cancelled", message="the turn ended before the tool did"),
-                ),
-            )
-        )
-        for tool_call_id, name in outcome.open_tools.items()
-    ]
+    closed = _tools_closed(run, outcome.open_tools)
     if isinstance(outcome.terminal, Result):
         text = final_text(outcome, outcome.terminal)
         if text:
@@ -93,6 +81,20 @@ def closing(run: Run, outcome: Outcome) -> list[Event]:
         )
     )
     return closed
+
+
+def _tools_closed(run: Run, open_tools: Mapping[str, str]) -> list[Event]:
+    failure = Failure(reason="cancelled", message="the turn ended before the tool did")
+    intake = _intake(run)
+    return [
+        intake.own(
+            Event(
+                type=EventType.EVENT_TYPE_TOOL_CALL_FAILED,
+                tool_call_failed=ToolCallFailed(tool_call_id=tool_call_id, name=name, failure=failure),
+            )
+        )
+        for tool_call_id, name in open_tools.items()
+    ]
 
 
 def terminal_event(
@@ -263,9 +265,10 @@ def next_attempt(run: Run) -> Run:
     return again
 
 
-def attempt_superseded(run: Run) -> Event:
-    """Marks that what an attempt left in the log does not count."""
-    return _intake(run).own(custom(ATTEMPT_SUPERSEDED, {"run_id": run.id, "attempt": run.attempt}))
+def superseding(run: Run, open_tools: Mapping[str, str]) -> list[Event]:
+    """The events that close an attempt whose host was lost: what it left in the log does not count."""
+    mark = custom(ATTEMPT_SUPERSEDED, {"run_id": run.id, "attempt": run.attempt})
+    return [*_tools_closed(run, open_tools), _intake(run).own(mark)]
 
 
 def session_event(session_id: str, event_type: EventType.ValueType, changed: SessionChanged) -> Event:

@@ -43,14 +43,15 @@ from turndock.types.v1 import (
 from turndock_server.core.capture import Capture, CaptureOverflow
 from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import Kill, Outcome
+from turndock_server.core.observer import Observer
 
 log = logging.getLogger(__name__)
 
 MAX_BUFFERED_EVENTS = 1_000
 MAX_BUFFERED_BYTES = 1 << 20
 MAX_CHECKPOINT_BYTES = 1_024
-INTERRUPT_DEADLINE_S = 3.0
-"""How long a backend may take to confirm an interrupt before its call is cancelled all the same."""
+LEAVE_DEADLINE_S = 3.0
+"""How long a backend may take to confirm an interrupt, and then to let go of its call."""
 
 Terminal = Result | Failure | Paused
 
@@ -92,14 +93,17 @@ class Turn:
         self._hooks = hooks
         self._watchdog_s = watchdog_s
         self._inactivity_s = inactivity_s
-        self._killed: asyncio.Future[Kill] = asyncio.get_running_loop().create_future()
-        self._over = False
+        self._observer = Observer(hooks.observe) if hooks.observe is not None else None
+        self._end: asyncio.Future[Terminal | Kill] = asyncio.get_running_loop().create_future()
+        """What ended the turn: whatever came first."""
+        self._said_terminal = False
         self._began = self._last_sign = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
 
         self._before = request.session
         self._accepted: BackendSession | None = None
         self._checkpoint_id: str | None = None
+        self._checkpointing = asyncio.Lock()
         self._rejection: str | None = None
         self._fault: TurndockError | None = None
 
@@ -118,10 +122,7 @@ class Turn:
 
     def kill(self, kill: Kill) -> bool:
         """End the turn from outside; False if it has ended already."""
-        if self._over or self._killed.done():
-            return False
-        self._killed.set_result(kill)
-        return True
+        return self._end_with(kill)
 
     async def run(self) -> Outcome:
         """Read the stream to its end. Raises `TurndockError` only when the events cannot be stored."""
@@ -129,13 +130,12 @@ class Turn:
         writer = asyncio.create_task(self._write())
         self._arm()
         try:
-            await asyncio.wait((reader, writer, self._killed), return_when=asyncio.FIRST_COMPLETED)
-            kill = self._killed.result() if self._killed.done() and not reader.done() else None
-            self._over = True
-            if not reader.done():
-                await self._stop(reader, kill)
+            await asyncio.wait((self._end, writer), return_when=asyncio.FIRST_COMPLETED)
+            self._end_with(
+                Kill.STORAGE
+            )  # Only the writer's failure is left, if nothing else has ended the turn.
+            await self._leave(reader)
         finally:
-            self._over = True
             if self._timer is not None:
                 self._timer.cancel()
             reader.cancel()
@@ -143,7 +143,9 @@ class Turn:
         await writer
         if self._fault is not None:
             raise self._fault
-        return await self._outcome(None if kill else reader.result(), kill)
+        if self._observer is not None:
+            await self._observer.finish()
+        return await self._outcome(self._end.result())
 
     def keep_terminal(self, event: Event) -> None:
         """Count the terminal; it is kept like any other event if it still fits."""
@@ -170,7 +172,11 @@ class Turn:
 
     async def checkpoint(self, provider_session_id: str) -> None:
         """Store the provider's name for the conversation. Raises `CheckpointRejected`; the checks are in this order."""
-        if self._over or self._killed.done():
+        async with self._checkpointing:
+            await self._checkpoint(provider_session_id)
+
+    async def _checkpoint(self, provider_session_id: str) -> None:
+        if self._end.done():
             raise CheckpointRejected("not_current")
         if "checkpoint_session" not in self._backend.capabilities:
             raise self._reject("unsupported_checkpoint")
@@ -203,21 +209,45 @@ class Turn:
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> Terminal:
-        """The stream's terminal, or the failure that stands for its absence."""
-        stream = self._backend.prompt(self._request, self)
+    async def _read(self) -> None:
+        """Read the stream until the turn has ended, and leave it."""
+        stream: AsyncIterator[TurnOutput | list[TurnOutput]] | None = None
         try:
-            return await self._read_to_terminal(stream)
+            stream = self._backend.prompt(self._request, self)
+            self._end_with(await self._read_to_terminal(stream))
         except Exception as error:  # noqa: BLE001 - a backend may raise anything; the turn ends and the agent lives
-            # A stream that did not end by itself leaves the session as it was before the turn.
-            self._accepted = None
-            return self._failure_of(error)
+            self._break_off(error)
+        except asyncio.CancelledError as error:
+            self._break_off(
+                error
+            )  # Of no effect but if the backend cancelled itself: we cancel ended turns only.
+            raise
         finally:
-            close: Callable[[], Awaitable[Any]] | None = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            await self._close(stream)
 
-    def _failure_of(self, error: Exception) -> Failure:
+    def _break_off(self, error: BaseException) -> None:
+        """The stream did not end by itself, which leaves the session as it was before the turn."""
+        if not self._end.done():
+            self._accepted = None
+            self._end_with(self._failure_of(error))
+
+    def _end_with(self, end: Terminal | Kill) -> bool:
+        """End the turn; False if something else has ended it already."""
+        if self._end.done():
+            return False
+        self._end.set_result(end)
+        return True
+
+    async def _close(self, stream: object) -> None:
+        close: Callable[[], Awaitable[Any]] | None = getattr(stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except Exception:
+            log.warning("the backend raised while turn %s was left", self.token, exc_info=True)
+
+    def _failure_of(self, error: BaseException) -> Failure:
         match error:
             case Rejected() | CaptureOverflow():
                 return error.failure
@@ -234,16 +264,19 @@ class Turn:
     async def _read_to_terminal(self, stream: AsyncIterator[TurnOutput | list[TurnOutput]]) -> Terminal:
         async for output in stream:
             self._last_sign = time.monotonic()
-            terminal = await self._take(output if isinstance(output, list) else (output,))
+            terminal = self._take(output if isinstance(output, list) else (output,))
             if terminal is not None:
+                self._said_terminal = True
                 return terminal
             if len(self._buffer) >= MAX_BUFFERED_EVENTS or self._buffered_bytes >= MAX_BUFFERED_BYTES:
                 self._room.clear()
                 await self._room.wait()
-        await self._take(())
+            if self._observer is not None and self._observer.is_far_behind:
+                await self._observer.finish()
+        self._take(())
         return Failure(reason="no_terminal_event", message="the backend's stream ended without a terminal")
 
-    async def _take(self, outputs: Sequence[TurnOutput]) -> Terminal | None:
+    def _take(self, outputs: Sequence[TurnOutput]) -> Terminal | None:
         """Take outputs in up to the first terminal, which is returned. No outputs at all = the stream's end."""
         seen: list[Event] = []
         terminal: Terminal | None = None
@@ -261,8 +294,8 @@ class Turn:
         finally:
             if seen:
                 self._filled.set()
-                if self._hooks.observe is not None:
-                    await self._hooks.observe(seen)
+                if self._observer is not None:
+                    self._observer.see(seen)
         return terminal
 
     def _admit(self, event: Event, seen: list[Event]) -> None:
@@ -295,7 +328,7 @@ class Turn:
         """Store what is buffered, again and again. What is left at the turn's end goes with its terminal."""
         while True:
             await self._filled.wait()
-            if self._over:
+            if self._end.done():
                 return
             batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
             self._filled.clear()
@@ -305,46 +338,69 @@ class Turn:
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
-    async def _stop(self, reader: asyncio.Task[Terminal], kill: Kill | None) -> None:
-        """Ask the backend to stop, then leave its stream in any case."""
-        if "interrupt" in self._backend.capabilities:
-            request = InterruptRequest(turn_token=self.token, reason=(kill or Kill.STORAGE).value)
-            if self._request.HasField("scope"):
-                request.scope.CopyFrom(self._request.scope)
-            try:
-                await asyncio.wait_for(self._backend.interrupt(request), INTERRUPT_DEADLINE_S)
-            except TimeoutError:
-                log.warning("the backend did not confirm the interrupt of turn %s in time", self.token)
-            except TurndockError as error:
-                if not is_not_offered(error):
-                    log.info("the backend answered the interrupt of turn %s with %s", self.token, error)
-        reader.cancel()
-        _, still_running = await asyncio.wait((reader,), timeout=INTERRUPT_DEADLINE_S)
-        if still_running:
-            log.error("the backend holds on to turn %s although it was cancelled", self.token)
+    async def _leave(self, reader: asyncio.Task[None]) -> None:
+        """Have the reader leave the stream; if the turn did not end by itself, ask the backend to stop first."""
+        end = self._end.result()
+        if isinstance(end, Kill):
+            await self._interrupt(end)
+            reader.cancel()
+        _, late = await asyncio.wait((reader,), timeout=LEAVE_DEADLINE_S)
+        if late:
+            reader.cancel()
+            log.error("the backend holds on to turn %s although it has ended", self.token)
 
-    async def _outcome(self, terminal: Terminal | None, kill: Kill | None) -> Outcome:
+    async def _interrupt(self, kill: Kill) -> None:
+        if "interrupt" not in self._backend.capabilities:
+            return
+        request = InterruptRequest(turn_token=self.token, reason=kill.value)
+        if self._request.HasField("scope"):
+            request.scope.CopyFrom(self._request.scope)
+        try:
+            await asyncio.wait_for(self._backend.interrupt(request), LEAVE_DEADLINE_S)
+        except TimeoutError:
+            log.warning("the backend did not confirm the interrupt of turn %s in time", self.token)
+        except TurndockError as error:
+            if not is_not_offered(error):
+                log.info("the backend answered the interrupt of turn %s with %s", self.token, error)
+        except Exception:
+            log.warning("the backend raised when turn %s was interrupted", self.token, exc_info=True)
+
+    async def _outcome(self, end: Terminal | Kill) -> Outcome:
+        kill = end if isinstance(end, Kill) else None
         outcome = Outcome(
-            terminal=terminal if terminal is not None else Failure(reason=(kill or Kill.STORAGE).value),
+            terminal=Failure(reason=end.value) if isinstance(end, Kill) else end,
             session=self._before,
             kill=kill,
+            said_terminal=self._said_terminal and kill is None,
             text="".join(self._text),
             usage=self._usage,
             open_tools=self._open_tools,
             pending=self._buffer,
             turn_count=self._turn_count,
         )
-        if terminal is not None and self._accepted is not None:
-            outcome.session = self._accepted
-            if self._checkpoint_id is not None:
-                outcome.session = await self._with_checkpoint(self._accepted, self._checkpoint_id)
+        if kill is None and self._accepted is not None:
+            await self._take_accepted(outcome, self._accepted)
         if self._rejection is not None:
             outcome.terminal = Failure(reason=self._rejection)
-            outcome.kill = None
+            outcome.kill, outcome.said_terminal = None, False
         elif isinstance(outcome.terminal, Result):
             await self._fold_result(outcome, outcome.terminal)
         outcome.duration_us = round((time.monotonic() - self._began) * 1e6)
         return outcome
+
+    async def _take_accepted(self, outcome: Outcome, accepted: BackendSession) -> None:
+        """The stream ended by itself: what it accepted holds, together with the checkpoint."""
+        if self._checkpoint_id is None:
+            outcome.session = accepted
+            return
+        try:
+            outcome.session = await self._with_checkpoint(accepted, self._checkpoint_id)
+        except Exception as error:
+            log.warning("checkpoint_session raised after turn %s", self.token, exc_info=True)
+            if isinstance(outcome.terminal, Result):
+                outcome.terminal = Failure(
+                    reason="task_crashed", message=f"checkpoint_session: {error}"[:1024]
+                )
 
     async def _fold_result(self, outcome: Outcome, result: Result) -> None:
         if "update_session" not in self._backend.capabilities:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import grpc.aio
 
@@ -52,7 +54,7 @@ _ANSWER_TIMEOUT_S: Final = 5.0
 _UNAVAILABLE: Final = "PLUGIN_UNAVAILABLE"
 
 
-class Dock:
+class Dock(ABC):
     """What plug-ins of either kind have in common. Use within one event loop: `start`, `wait_ready`, …, `stop`."""
 
     state: State.ValueType = NOT_READY
@@ -84,9 +86,9 @@ class Dock:
         self._backend: RemoteBackend | None = None
 
     @property
+    @abstractmethod
     def endpoint(self) -> Endpoint:
         """Where the plug-in listens."""
-        raise NotImplementedError
 
     @property
     def starts(self) -> int:
@@ -105,7 +107,7 @@ class Dock:
         self._channel = connect(
             self.endpoint, credentials=self._credentials, keepalive_ms=PLUGIN_KEEPALIVE_MS
         )
-        self._asking = asyncio.create_task(self._keep_asking(), name=f"plug-in {self.name}")
+        self._asking = self._look_after(self._keep_asking())
 
     async def stop(self) -> None:
         """Give the plug-in up; calls under way end. Repeatable."""
@@ -201,6 +203,18 @@ class Dock:
     def trouble(self, error: TurndockError) -> str:
         """What to say of a plug-in that does not answer."""
         return error.message
+
+    def _look_after(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that is never meant to end by itself; if it does, everybody can see that."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                self.log.error("is not looked after any more", exc_info=task.exception())
+                self._settle(ERROR, "is not looked after any more: a fault of this server, see its log")
+
+        task = asyncio.create_task(work, name=f"plug-in {self.name}")
+        task.add_done_callback(ended)
+        return task
 
     async def _keep_asking(self) -> None:
         plugin = RemotePlugin(self.channel, timeout=_ANSWER_TIMEOUT_S)

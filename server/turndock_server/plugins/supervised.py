@@ -75,7 +75,7 @@ class SupervisedPlugin(Dock):
     async def start(self) -> None:
         """Start the process and begin to connect. Returns at once; `wait_ready` waits."""
         self._folder = _private_folder()
-        self._supervising = asyncio.create_task(self._supervise(), name=f"supervisor of {self.name}")
+        self._supervising = self._look_after(self._supervise())
         await super().start()
 
     async def stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, Protocol
@@ -158,9 +157,8 @@ class AgentHostService:
     async def tell(self, request: TellRequest) -> TellResponse:
         """Accept a prompt."""
         _check_name(request)
-        submitted = await self._prompts.submit(caller().tenant, request, RunOrigin.RUN_ORIGIN_TELL)
-        self._prompts.stop_waiting(submitted)
-        return TellResponse(run=submitted.run, cursor=submitted.cursor)
+        async with self._prompts.submitted(caller().tenant, request, RunOrigin.RUN_ORIGIN_TELL) as submitted:
+            return TellResponse(run=submitted.run, cursor=submitted.cursor)
 
     async def get_run(self, request: GetRunRequest) -> GetRunResponse:
         """Read a run, perhaps after its end."""
@@ -198,15 +196,10 @@ class AgentHostService:
     async def _ask(self, request: AskRequest, context: Context) -> AskResponse:
         """Accept a prompt and wait for its outcome."""
         _check_name(request)
-        submitted = await self._prompts.submit(caller().tenant, request, RunOrigin.RUN_ORIGIN_ASK)
-        try:
+        async with self._prompts.submitted(
+            caller().tenant, request, RunOrigin.RUN_ORIGIN_ASK, unwanted=lambda: _hung_up(context)
+        ) as submitted:
             run, response = await self._prompts.outcome(submitted)
-        except asyncio.CancelledError:
-            if _hung_up(context):
-                await self._prompts.caller_gone(submitted)
-            raise
-        finally:
-            self._prompts.stop_waiting(submitted)
         if response is not None:
             return AskResponse(run=_beside_its_response(run), response=response)
         return AskResponse(run=run, failure=run.failure)
@@ -214,8 +207,9 @@ class AgentHostService:
     async def _prompt(self, request: PromptRequest, context: Context) -> None:
         """Accept a prompt and stream its run."""
         _check_name(request)
-        submitted = await self._prompts.submit(caller().tenant, request, RunOrigin.RUN_ORIGIN_PROMPT)
-        try:
+        async with self._prompts.submitted(
+            caller().tenant, request, RunOrigin.RUN_ORIGIN_PROMPT
+        ) as submitted:
             await context.send_initial_metadata(())
             accepted = PromptAccepted(run=submitted.run, cursor=submitted.cursor)
             await context.write(PromptResponse(accepted=accepted))
@@ -225,8 +219,6 @@ class AgentHostService:
                 run=_beside_its_response(run), response=response, failure=None if response else run.failure
             )
             await context.write(PromptResponse(outcome=outcome))
-        finally:
-            self._prompts.stop_waiting(submitted)
 
     async def _stream_run(self, submitted: Submitted, context: Context) -> None:
         watched = WatchRequest(cursors=[submitted.cursor], run_id=submitted.run.id, until_terminal=True)

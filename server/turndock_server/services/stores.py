@@ -15,7 +15,7 @@ from turndock.errors import TurndockError, not_found, not_offered
 from turndock.ports import ArtifactStore, EventWatcher
 from turndock.serving import add_artifact_store
 from turndock.serving.contracts import SESSION_STORE
-from turndock.serving.handlers import add_port, close_stream
+from turndock.serving.handlers import add_port
 from turndock.store.v1 import (
     ArtifactStoreDeleteRequest,
     ArtifactStoreDeleteResponse,
@@ -39,6 +39,7 @@ from turndock.store.v1 import (
     WatchEventsResponse,
 )
 from turndock.types.v1 import Scope
+from turndock.wire import close_stream
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
@@ -81,30 +82,19 @@ class SessionStoreService:
     async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
         """Put a run into a mailbox, and have its agent look."""
         _check_scope(request)
-        response = await self._journal.enqueue_run(request)
-        if not response.duplicate:
-            await self._host.roster.run_enqueued(_key(request, response.run.session_id), response.run)
-        return response
+        return await self._host.roster.enqueue_run(_key(request, request.run.session_id), request)
 
     async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
         """Change a waiting run before its agent begins it."""
         _check_scope(request)
-        async with self._host.roster.holding_mailbox(_key(request, request.session_id)) as agent:
-            response = await self._journal.edit_run(request)
-            if agent is not None:
-                agent.mailbox.put(response.run)
-            return response
+        return EditRunResponse(
+            run=await self._host.roster.edit_run(_key(request, request.session_id), request)
+        )
 
     async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
         """End a waiting run before its agent begins it."""
         _check_scope(request)
-        key = _key(request, request.session_id)
-        async with self._host.roster.holding_mailbox(key) as agent:
-            response = await self._journal.cancel_run(request)
-            if agent is not None:
-                agent.mailbox.remove(request.run_id)
-            self._host.roster.settled(key, response.run, None)
-            return response
+        return await self._host.roster.cancel_run(_key(request, request.session_id), request)
 
     async def _watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
         _check_scope(request)
@@ -143,8 +133,12 @@ class ArtifactStoreService:
     async def get(self, request: ArtifactStoreGetRequest) -> AsyncIterator[ArtifactStoreGetResponse]:
         """Read bytes."""
         _check_scope(request)
-        async for part in self._store.get(request):
-            yield part
+        parts = self._store.get(request)
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            await close_stream(parts)
 
     async def delete(self, request: ArtifactStoreDeleteRequest) -> ArtifactStoreDeleteResponse:
         """Delete bytes."""

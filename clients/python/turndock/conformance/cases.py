@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from pathlib import Path
+from typing import Final, Generic, TypeVar, cast
 
 from turndock.conformance.claims import ContractBroken
+from turndock.errors import TurndockError
 
 F = TypeVar("F")
 """What a contract's cases get."""
@@ -173,10 +176,24 @@ async def _fault(case: Case[F], fixture: F) -> str | None:
     try:
         async with asyncio.timeout(CASE_TIMEOUT_S):
             await case.check(fixture)
-    except ContractBroken as broken:
-        return str(broken)
     except TimeoutError:
         return f"The case was not over after {CASE_TIMEOUT_S:.0f} seconds: a call does not return."
     except Exception as error:  # noqa: BLE001 - whatever an implementation raises is a finding
-        return "".join(traceback.format_exception(error)).rstrip()
+        return "\n".join(dict.fromkeys(_told(case, error)))
     return None
+
+
+def _told(case: Case[F], error: Exception) -> Iterator[str]:
+    """A finding in sentences, for whoever wrote the implementation; a trace only for what nobody foresaw."""
+    if isinstance(error, ExceptionGroup):
+        for inner in cast("ExceptionGroup[Exception]", error).exceptions:
+            yield from _told(case, inner)
+    elif isinstance(error, ContractBroken):
+        yield str(error)
+    elif isinstance(error, TurndockError):
+        file = inspect.getfile(case.check)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        place = f" ({Path(file).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+        yield f"A call that must succeed was refused: {error}{place}"
+    else:
+        yield "".join(traceback.format_exception(error)).rstrip()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import grpc.aio
@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from turndock.errors import TurndockError, is_not_offered, not_offered
+from turndock.remote.uploads import upload
 from turndock.wire import method_name, translated
 
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -27,7 +28,7 @@ POLL_SLACK_S: Final = 5.0
 """What a waiting call may take beyond the wait its request asks for."""
 
 UNAVAILABLE: Final = "PLUGIN_UNAVAILABLE"
-"""Reason of a call that did not reach the other side."""
+"""Reason of a call that did not reach the other side, unless a caller wants another one."""
 
 _Request = TypeVar("_Request", bound=Message, contravariant=True)  # noqa: PLC0105 - private to the three protocols
 _Response = TypeVar("_Response", bound=Message, covariant=True)  # noqa: PLC0105 - private to the three protocols
@@ -68,7 +69,20 @@ class Remote:
         annotated = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
         cls._offered = tuple(rpc for rpc in cls._service.methods if method_name(rpc.name) in annotated)
 
-    def __init__(self, channel: grpc.aio.Channel, *, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        metadata: Sequence[tuple[str, str]] = (),
+        unavailable: str = UNAVAILABLE,
+    ) -> None:
+        """Offer the service's methods. `timeout` is in seconds and for unary calls; `metadata` goes with every call.
+
+        `unavailable` is the reason of a call that did not reach the other side.
+        """
+        self._metadata = tuple(metadata)
+        self._unavailable = unavailable
         self._absent: set[str] = set()
         for rpc in self._offered:
             if rpc.client_streaming:
@@ -87,8 +101,8 @@ class Remote:
             self._check_offered(rpc)
             longest = max(timeout, request.wait_ms / 1000 + POLL_SLACK_S) if waits else timeout
             try:
-                with translated(unavailable=UNAVAILABLE):
-                    return await method(request, timeout=longest)
+                with translated(unavailable=self._unavailable):
+                    return await method(request, timeout=longest, metadata=self._metadata)
             except TurndockError as error:
                 raise self._learn(rpc, error) from None
 
@@ -99,11 +113,11 @@ class Remote:
 
         async def call(request: Any) -> AsyncIterator[Any]:
             self._check_offered(rpc)
-            responses = method(request)
+            responses = method(request, metadata=self._metadata)
             try:
                 while True:
                     try:
-                        with translated(unavailable=UNAVAILABLE):
+                        with translated(unavailable=self._unavailable):
                             response = await responses.read()
                     except TurndockError as error:
                         raise self._learn(rpc, error) from None
@@ -120,13 +134,10 @@ class Remote:
 
         async def call(requests: AsyncIterator[Any]) -> Any:
             self._check_offered(rpc)
-            source = _Source(requests)
             try:
-                with translated(unavailable=UNAVAILABLE):
-                    return await method(source)
+                with translated(unavailable=self._unavailable):
+                    return await upload(lambda: method(metadata=self._metadata), requests)
             except TurndockError as error:
-                if source.error is not None:
-                    raise source.error from None
                 raise self._learn(rpc, error) from None
 
         return call
@@ -139,23 +150,6 @@ class Remote:
         if is_not_offered(error):
             self._absent.add(rpc.name)
         return error
-
-
-class _Source(AsyncIterator[Any]):
-    """Requests for an upload. gRPC only logs what their iterator raises, and cancels the call; so it is kept here."""
-
-    def __init__(self, requests: AsyncIterator[Any]) -> None:
-        self._requests = requests
-        self.error: Exception | None = None
-
-    async def __anext__(self) -> Any:
-        try:
-            return await anext(self._requests)
-        except StopAsyncIteration:
-            raise
-        except Exception as error:
-            self.error = error
-            raise
 
 
 def _signature(rpc: MethodDescriptor) -> tuple[str, Any, Any]:

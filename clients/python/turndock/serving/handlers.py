@@ -6,6 +6,7 @@ that is not offered, and answers UNIMPLEMENTED.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from turndock.errors import not_offered
-from turndock.wire import method_name
+from turndock.errors import TurndockError, not_offered
+from turndock.wire import close_stream, method_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
@@ -43,13 +44,6 @@ def add_port(
     }
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, handlers)])
     server.add_registered_method_handlers(service.full_name, handlers)
-
-
-async def close_stream(stream: object) -> None:
-    """Close an async generator; other iterators have nothing to close."""
-    close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
 
 
 def _rpc_handler(
@@ -86,21 +80,54 @@ def _answering(method: Callable[[Any], Awaitable[Any]]) -> Handler:
 
 def _taking_in(method: Callable[[AsyncIterator[Any]], Awaitable[Any]]) -> Handler:
     async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
-        return await method(_all(requests, context))
+        arriving = _Arriving(requests, context)
+        try:
+            return await method(arriving)
+        finally:
+            await arriving.over()
 
     return answer
 
 
-async def _all(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+class _Arriving:
     """The caller's requests, which come to an end only if the caller ended them.
 
     gRPC ends its iterator also when the call breaks, up to a millisecond before it cancels the handler, and half an
-    upload would be taken for a whole one. What is sent now stands behind the news of the break, so that after it there
-    is no such news to come.
+    upload would be taken for a whole one. So the first thing an answer consists of is sent then: it can be sent only
+    while the call stands. A broken call raises `TurndockError` (CANCELLED), and the handler is cancelled as well.
     """
-    async for request in requests:
-        yield request
-    await context.send_initial_metadata(())
+
+    def __init__(self, requests: AsyncIterator[Any], context: Context) -> None:
+        self._requests = aiter(requests)
+        self._context = context
+        self._proof: asyncio.Task[bool] | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._requests)
+        except StopAsyncIteration:
+            if self._proof is None and not self._is_over:
+                self._proof = asyncio.create_task(self._call_stands())
+            if self._proof is not None and not await asyncio.shield(self._proof):
+                raise TurndockError("CANCELLED", "the call broke before its last request") from None
+            raise
+
+    async def over(self) -> None:
+        """The handler is done. What is being sent must be sent before its answer is: gRPC takes one at a time."""
+        self._is_over = True
+        if self._proof is not None:
+            await asyncio.wait((self._proof,))
+
+    async def _call_stands(self) -> bool:
+        try:
+            await self._context.send_initial_metadata(())
+        except grpc.aio.InternalError:
+            return False
+        return True
 
 
 def _streaming(method: Callable[[Any], AsyncIterator[Any]]) -> Handler:

@@ -11,7 +11,6 @@ from turndock.backend.v1 import Paused, PromptRequest, Result
 from turndock.errors import TurndockError, invalid
 from turndock.events import new_id, type_name
 from turndock.ports import Backend, CheckpointRejected, Rejected, TurnOutput
-from turndock.serving.handlers import close_stream
 from turndock.serving.outbox import Outbox
 from turndock.types.v1 import (
     BackendSession,
@@ -22,7 +21,7 @@ from turndock.types.v1 import (
     ToolApprovalDecided,
     ToolApprovalRequested,
 )
-from turndock.wire import MAX_MESSAGE_BYTES
+from turndock.wire import MAX_MESSAGE_BYTES, close_stream
 
 _log = logging.getLogger("turndock.serving")
 
@@ -182,7 +181,9 @@ class Turn:
             event.type = EventType.EVENT_TYPE_MESSAGE_STREAMED
             event.message_streamed.text = piece
             if jsontext.REPLACEMENT in piece:
-                event.metadata_json = _REPAIRED  # as the host marks the repairs of a backend in its own process
+                event.metadata_json = (
+                    _REPAIRED  # as the host marks the repairs of a backend in its own process
+                )
 
     async def _say_terminal(self, output: Result | Failure | Paused) -> None:
         size = output.ByteSize()

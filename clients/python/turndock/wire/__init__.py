@@ -23,3 +23,4 @@ from turndock.wire.status import cut_text as cut_text
 from turndock.wire.status import error_of as error_of
 from turndock.wire.status import status_of as status_of
 from turndock.wire.status import translated as translated
+from turndock.wire.streams import close_stream as close_stream

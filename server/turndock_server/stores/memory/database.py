@@ -5,9 +5,8 @@ Messages in here are private: what comes in is copied or encoded, what goes out 
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -138,32 +137,27 @@ class Ownership:
     """Whose the claim is; empty = nobody's."""
     claim_epoch: int = 0
     ticket_id: str = ""
-    lease_ends: float = 0.0
-    """When the claim lapses, by the monotonic clock."""
+    lease_ends_us: int = 0
+    """When the claim lapses."""
 
-    @property
-    def is_claimed(self) -> bool:
+    def is_claimed(self, now_us: int) -> bool:
         """Whether somebody's lease runs."""
-        return bool(self.owner) and time.monotonic() < self.lease_ends
+        return bool(self.owner) and now_us < self.lease_ends_us
 
-    def check(self, fence: Fence | None) -> None:
+    def check(self, fence: Fence | None, now_us: int) -> None:
         """Refuse a write under this fence, or without one, if it is not the owner's (FENCED)."""
         if fence is None:
-            if self.is_claimed:
+            if self.is_claimed(now_us):
                 raise rules.fenced(self.session_id, None, self.epoch)
         elif fence.epoch < self.epoch:
             raise rules.fenced(self.session_id, fence.epoch, self.epoch)
 
-    def grant(self, owner: str, ticket_id: str, lease_ms: int) -> int:
+    def grant(self, owner: str, ticket_id: str, lease_ends_us: int) -> int:
         """Make somebody the owner. Returns the epoch."""
         self.epoch += 1
         self.owner, self.ticket_id, self.claim_epoch = owner, ticket_id, self.epoch
-        self.renew(lease_ms)
+        self.lease_ends_us = lease_ends_us
         return self.epoch
-
-    def renew(self, lease_ms: int) -> None:
-        """Let the claim hold for so long from now."""
-        self.lease_ends = time.monotonic() + lease_ms / 1000
 
     def release(self) -> None:
         """Give the claim up."""
@@ -173,7 +167,8 @@ class Ownership:
 class Database:
     """Records by key, and what must be unique within a partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.now_us = clock
         self.records: dict[Key, Record] = {}
         self.events: dict[tuple[str, str], StoredEvent] = {}
         """By partition and event id."""
@@ -236,7 +231,7 @@ class Database:
             return
         self._forget_agent(record)
         for event_id in record.event_ids:
-            del self.events[key[0], event_id]
+            self.events.pop((key[0], event_id), None)
         if key in self._ownerships:
             self._ownerships[key].release()
 

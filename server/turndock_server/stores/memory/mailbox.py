@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from turndock.errors import TurndockError, not_found
-from turndock.events import now_us
 from turndock.store.v1 import (
     CancelRunRequest,
     CancelRunResponse,
@@ -31,7 +30,8 @@ from turndock_server.stores.memory.database import (
 def enqueue(database: Database, key: Key, request: EnqueueRunRequest) -> EnqueueRunResponse:
     """EnqueueRun."""
     record, ownership = database.record(key), database.ownership(key)
-    owner = ownership.owner if ownership.is_claimed else ""
+    now_us = database.now_us()
+    owner = ownership.owner if ownership.is_claimed(now_us) else ""
     known = record.runs.get(request.run.id)
     if known is not None:
         if known.request_sha256 != request.run.request_sha256:
@@ -39,7 +39,7 @@ def enqueue(database: Database, key: Key, request: EnqueueRunRequest) -> Enqueue
         return EnqueueRunResponse(run=known, duplicate=True, pending_count=len(record.pending()), owner=owner)
     fence = request.fence if request.HasField("fence") else None
     if fence is not None:
-        ownership.check(fence)
+        ownership.check(fence, now_us)
     if record.session is None:
         raise not_found("session", key[1])
     if record.session.HasField("deleted_at_us"):
@@ -69,13 +69,16 @@ def claim(database: Database, key: Key, request: ClaimAgentRequest) -> ClaimAgen
     if session is None:
         raise not_found("session", key[1])
     is_redelivery = bool(request.ticket_id) and request.ticket_id == ownership.ticket_id
-    if ownership.is_claimed and ownership.owner != request.owner and not (request.sole_host or is_redelivery):
+    now_us = database.now_us()
+    is_anothers = ownership.is_claimed(now_us) and ownership.owner != request.owner
+    if is_anothers and not (request.sole_host or is_redelivery):
         raise TurndockError(
             "CLAIM_CONFLICT",
             f"session {key[1]!r} is owned by {ownership.owner!r}",
             metadata={"session_id": key[1], "owner": ownership.owner},
+            retry_after_ms=(ownership.lease_ends_us - now_us) // 1000 + 1,
         )
-    epoch = ownership.grant(request.owner, request.ticket_id, request.lease_ms)
+    epoch = ownership.grant(request.owner, request.ticket_id, now_us + request.lease_ms * 1000)
     database.keep_ownership(key, ownership)
     return ClaimAgentResponse(epoch=epoch, session=session, runs=in_mailbox_order(record.open_runs.values()))
 
@@ -86,7 +89,7 @@ def renew(database: Database, keys: list[Key], request: RenewClaimsRequest) -> R
     for key, held in zip(keys, request.claims, strict=True):
         ownership = database.ownership(key)
         if ownership.owner == request.owner and held.epoch == ownership.claim_epoch == ownership.epoch:
-            ownership.renew(request.lease_ms)
+            ownership.lease_ends_us = database.now_us() + request.lease_ms * 1000
         else:
             response.lost.append(held)
     return response
@@ -95,7 +98,7 @@ def renew(database: Database, keys: list[Key], request: RenewClaimsRequest) -> R
 def release(database: Database, key: Key, request: ReleaseIfEmptyRequest) -> bool:
     """ReleaseIfEmpty; whether the claim was given up."""
     record, ownership = database.record(key), database.ownership(key)
-    ownership.check(request.fence)
+    ownership.check(request.fence, database.now_us())
     if record.pending() and not record.is_halted and not request.force:
         return False
     ownership.release()
@@ -130,7 +133,7 @@ def cancel(database: Database, key: Key, request: CancelRunRequest) -> tuple[Can
     )
     run.status = RunStatus.RUN_STATUS_CANCELLED
     run.failure.CopyFrom(request.failure)
-    run.ended_at_us = now_us()
+    run.ended_at_us = database.now_us()
     record.put_run(run)
     return CancelRunResponse(run=run, result=batch.results[0]), batch.apply(database)
 
@@ -138,7 +141,7 @@ def cancel(database: Database, key: Key, request: CancelRunRequest) -> tuple[Can
 def is_orphan(database: Database, record: Record, *, asked_by: str, sole_host: bool) -> bool:
     """Whether a session has work and nobody who does it."""
     ownership = database.ownership(record.key)
-    if ownership.owner == asked_by or (ownership.is_claimed and not sole_host):
+    if ownership.owner == asked_by or (ownership.is_claimed(database.now_us()) and not sole_host):
         return False
     session = record.session
     if session is None:

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from google.protobuf.message import Message
 
+from turndock import events
 from turndock.errors import TurndockError, not_found
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -59,6 +60,7 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Event, Session
 from turndock_server.stores import checks, rules
+from turndock_server.stores.clock import Clock
 from turndock_server.stores.cursors import PageCodec, Place
 from turndock_server.stores.memory import mailbox, reading, writing
 from turndock_server.stores.memory.database import Answer, Database, Key, copy_of, mailbox_place
@@ -80,8 +82,9 @@ class MemorySessionStore:
     between two awaits, so it is seen whole or not at all.
     """
 
-    def __init__(self) -> None:
-        self._database = Database()
+    def __init__(self, clock: Callable[[], int] = events.now_us) -> None:
+        """An empty store. `clock` is the time of day in microseconds since the Unix epoch."""
+        self._database = Database(Clock(clock))
         self._bells: dict[Key, set[asyncio.Event]] = {}
         self._is_closed = False
 
@@ -361,7 +364,7 @@ class MemorySessionStore:
 
         def guarded() -> R:
             for key in keys:
-                self._database.ownership(key).check(fence)
+                self._database.ownership(key).check(fence, self._database.now_us())
             response = write()
             if fence is not None:
                 for key in keys:

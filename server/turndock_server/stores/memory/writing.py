@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turndock.errors import TurndockError
-from turndock.events import now_us
 from turndock.store.v1 import AppendResult, ExpectedSequence
 from turndock.types.v1 import Event, Run, RunStatus, Session
 from turndock_server.stores import checks, rules
@@ -45,6 +44,7 @@ def number(
     batch = Batch([], [])
     heads: dict[str, int] = {}
     known: dict[str, StoredEvent] = {}
+    now_us = database.now_us()
     for index, event in enumerate(events):
         stored = known.get(event.id) or database.events.get((partition, event.id))
         if stored is not None:
@@ -62,7 +62,7 @@ def number(
         numbered = copy_of(event)
         numbered.sequence = sequence
         numbered.incarnation = record.incarnation
-        numbered.stored_at_us = now_us()
+        numbered.stored_at_us = now_us
         stored = StoredEvent(
             sequence, numbered.type, numbered.run_id, numbered.stored_at_us, numbered.SerializeToString()
         )
@@ -107,7 +107,7 @@ def check_run_status(record: Record, run_id: str, expected: RunStatus.ValueType 
 def put_session(database: Database, record: Record, given: Session) -> None:
     """Insert a session or replace every field of it that is the writer's."""
     session = copy_of(given)
-    now = now_us()
+    now = database.now_us()
     session.ClearField("scope")
     scope = checks.scope_of(record.key[0])
     if scope is not None:
@@ -123,11 +123,11 @@ def put_session(database: Database, record: Record, given: Session) -> None:
 
 def put_run(database: Database, record: Record, given: Run, *, provider_metadata_json: str = "") -> Run:
     """Insert a run or replace every field of it that is the writer's. Returns the record's own run."""
-    run = copy_of(given)
+    run = _own_run(given)
     stored = record.runs.get(run.id)
     if stored is not None:
         run.created_at_us = stored.created_at_us
-    run.created_at_us = run.created_at_us or now_us()
+    run.created_at_us = run.created_at_us or database.now_us()
     if provider_metadata_json:
         run.provider_metadata_json = provider_metadata_json
     record.put_run(run)
@@ -137,10 +137,18 @@ def put_run(database: Database, record: Record, given: Run, *, provider_metadata
 
 def put_pending_run(database: Database, record: Record, given: Run, *, front: bool) -> Run:
     """Put a new run into the mailbox. Returns the record's own run."""
-    run = copy_of(given)
+    run = _own_run(given)
     run.status = RunStatus.RUN_STATUS_PENDING
     run.queue_key = record.next_queue_key(front=front)
-    run.created_at_us = now_us()
+    run.created_at_us = database.now_us()
     record.put_run(run)
     database.keep(record)
+    return run
+
+
+def _own_run(given: Run) -> Run:
+    run = copy_of(given)
+    if run.HasField("response"):  # its events are in the log
+        run.response.ClearField("events")
+        run.response.ClearField("terminal")
     return run

@@ -13,13 +13,13 @@ from sqlalchemy import Dialect, bindparam, insert, select, update
 
 from turndock.errors import TurndockError
 from turndock.store.v1 import ExpectedSequence
-from turndock.types.v1 import Event, Fence
+from turndock.types.v1 import Event, EventType, Fence
 from turndock_server.stores import rules
-from turndock_server.stores.sql import encoding, sessions
+from turndock_server.stores.sql import encoding, rows
 from turndock_server.stores.sql.encoding import Draft
+from turndock_server.stores.sql.rows import Partition, SessionRow
 from turndock_server.stores.sql.schema import events as events_table
 from turndock_server.stores.sql.schema import sessions as sessions_table
-from turndock_server.stores.sql.sessions import Partition, SessionRow
 from turndock_server.stores.sql.tokens import Repeatable, once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -38,6 +38,11 @@ _ADVANCE: Final = (
         {name: bindparam(name) for name in ("last_sequence", "largest_event", "last_notification", "epoch")}
     )
 )
+EventRow = tuple[int, int, int, bytes, int, int, int, bytes]
+"""The values of `_EVENT_COLUMNS`."""
+
+_CUSTOM: Final = EventType.EVENT_TYPE_CUSTOM
+
 _EVENT_COLUMNS: Final = ("session", "sequence", "scope", "id", "type", "run", "stored_at", "body")
 
 
@@ -59,7 +64,7 @@ class Append:
     def __init__(
         self,
         partition: Partition,
-        events: Iterable[Event],
+        events: Sequence[Event],
         *,
         field: str,
         expected: ExpectedSequence | None = None,
@@ -67,9 +72,10 @@ class Append:
         is_strict: bool = False,
         is_owners: bool = True,
     ) -> None:
+        """Raises for an event that must not be stored."""
         self.partition = partition
-        self.drafts = [encoding.draft(event) for event in events]
-        self.session_ids = {draft.session_id for draft in self.drafts}
+        self.drafts = encoding.drafts(events, field)
+        self.session_ids = {session_id for _, session_id, *_ in self.drafts}
         """The sessions whose logs it goes to."""
         self.field = field
         """Path of the events in the request; of an only one if it has no index."""
@@ -78,7 +84,7 @@ class Append:
         self.is_strict = is_strict
         self.is_owners = is_owners
         """Whether a session that somebody owns takes it from its owner alone."""
-        self.size = sum([len(draft.body) for draft in self.drafts])
+        self.size = sum([len(body) for *_, body in self.drafts])
 
 
 @dataclass(slots=True)
@@ -91,10 +97,6 @@ class _Log:
     is_changed: bool = False
 
 
-_Numbered = tuple[_Log, int, Draft, bytes]
-"""Where it goes, its number, the event, its bytes."""
-
-
 class Book:
     """The logs one transaction appends to, and what it puts into them."""
 
@@ -103,24 +105,24 @@ class Book:
         self._logs: dict[tuple[int, str], _Log] = {}
         self._known: defaultdict[int, dict[bytes, bytes]] = defaultdict(dict)
         """Stored bodies by scope and event id, as far as they were looked up or come from this transaction."""
-        self._fresh: list[_Numbered] = []
+        self._fresh: list[EventRow] = []
 
-    def open(self, partition: Partition, rows: Iterable[SessionRow]) -> None:
+    def open(self, partition: Partition, sessions: Iterable[SessionRow]) -> None:
         """Make these sessions' logs ready to be appended to."""
-        for row in rows:
+        for row in sessions:
             suffix = encoding.stored_suffix(row.incarnation, self._tx.now_us)
             self._logs[partition.key, row.id] = _Log(row, partition.tenant, suffix)
 
-    async def look_up(self, appends: Iterable[Append]) -> None:
+    def look_up(self, appends: Iterable[Append]) -> None:
         """Find out which event ids are known. Without it a known one fails the transaction when it is written."""
         wanted: defaultdict[int, set[bytes]] = defaultdict(set)
         for append in appends:
-            wanted[append.partition.key].update(draft.key for draft in append.drafts)
+            wanted[append.partition.key].update(key for _, _, key, *_ in append.drafts)
         for scope, keys in wanted.items():
             remaining = list(keys)
             for first in range(0, len(remaining), _CHUNK):
                 chunk = remaining[first : first + _CHUNK]
-                found = await self._tx.connection.execute(_KNOWN, {"scope": scope, "ids": chunk})
+                found = self._tx.connection.execute(_KNOWN, {"scope": scope, "ids": chunk})
                 self._known[scope].update(found.all())
 
     def number(self, append: Append) -> list[bytes]:
@@ -129,119 +131,110 @@ class Book:
         A refused append leaves the book as it was. Raises FENCED, SEQUENCE_CONFLICT, IDEMPOTENCY_CONFLICT.
         """
         scope = append.partition.key
-        logs = [self._logs[scope, session_id] for session_id in append.session_ids]
-        for log in logs:
+        logs = {session_id: self._logs[scope, session_id] for session_id in append.session_ids}
+        for log in logs.values():
             if append.is_owners:
                 log.row.check_fence(append.fence, self._tx.now_us)
             _check_expected(log.row, append.expected)
         known = self._known[scope]
         if append.is_strict:
             _check_duplicates(append, known)
-        for log in logs:
+        for log in logs.values():
             if append.fence is not None and append.fence.epoch > log.row.epoch:
                 log.row.see(append.fence)
                 log.is_changed = log.row.key is not None
-        results: list[bytes] = []
-        for draft in append.drafts:
-            before = known.get(draft.key)
-            if before is not None:
-                differs = encoding.differs(draft.event, before)
-                results.append(encoding.known_result(before, differs=differs))
-                continue
-            body = known[draft.key] = self._put(self._logs[scope, draft.session_id], draft)
-            results.append(encoding.stored_result(body))
-        return results
+        return [self._put(logs[draft[1]], known, draft) for draft in append.drafts]
 
-    def _put(self, log: _Log, draft: Draft) -> bytes:
+    def _put(self, log: _Log, known: dict[bytes, bytes], draft: Draft) -> bytes:
+        """Put an event into its log, unless its id is known. Returns what became of it."""
+        event, _, key, event_type, run, written = draft
+        before = known.get(key)
+        if before is not None:
+            return encoding.known_result(before, differs=encoding.differs(event, before))
         row = log.row
         row.last_sequence = sequence = row.last_sequence + 1
-        body = encoding.stored_body(draft.body, sequence, log.suffix)
-        if len(body) > row.largest_event:
-            row.largest_event = len(body)
-        if encoding.is_notification(draft):
+        known[key] = body = b"".join((written, encoding.SEQUENCE, encoding.varint(sequence), log.suffix))
+        size = len(body)
+        if size > row.largest_event:  # noqa: PLR1730 - `max` is a call, and this is done for every event
+            row.largest_event = size
+        if event_type == _CUSTOM and encoding.is_notification(event):
             row.last_notification = sequence
-        log.is_changed = True
-        self._fresh.append((log, sequence, draft, body))
-        return body
-
-    async def write(self) -> None:
-        """Write the events and the sessions' rows."""
-        changed = [log.row for log in self._logs.values() if log.is_changed]
-        advanced = [
-            {
-                "row": row.key,
-                "last_sequence": row.last_sequence,
-                "largest_event": row.largest_event,
-                "last_notification": row.last_notification,
-                "epoch": row.epoch,
-            }
-            for row in changed
-            if row.key is not None
-        ]
-        for row in changed:
+        if not log.is_changed:
+            log.is_changed = True
             if row.key is None:
-                await sessions.put(self._tx, row)
-        await self.write_events()
-        if advanced:
-            await self._tx.connection.execute(_ADVANCE, advanced)
+                rows.put(self._tx, row)
+        self._fresh.append((row.key or 0, sequence, row.scope, key, event_type, run, self._tx.now_us, body))
+        return encoding.result_prefix(size) + body
 
-    async def write_events(self) -> None:
-        """Write the events alone, after the rows of their sessions."""
-        if not self._fresh:
-            return
-        now_us = self._tx.now_us
-        rows = [
-            (log.row.key, sequence, log.row.scope, draft.key, draft.type, draft.run, now_us, body)
-            for log, sequence, draft, body in self._fresh
-        ]
-        await self._tx.connection.exec_driver_sql(_insert_sql(self._tx.connection.dialect), rows)
-        self._tx.grown.update((log.tenant, log.row.id) for log in self._logs.values() if log.is_changed)
+    def write(self) -> None:
+        """Write the events and the sessions' rows."""
+        self.write_events()
+        changed = [log.row for log in self._logs.values() if log.is_changed]
+        if changed:
+            advanced = [
+                {
+                    "row": row.key,
+                    "last_sequence": row.last_sequence,
+                    "largest_event": row.largest_event,
+                    "last_notification": row.last_notification,
+                    "epoch": row.epoch,
+                }
+                for row in changed
+            ]
+            self._tx.connection.execute(_ADVANCE, advanced)
+
+    def write_events(self) -> None:
+        """Write the events alone. The rows of their sessions are to be written after `number`."""
+        if self._fresh:
+            self._tx.connection.exec_driver_sql(_insert_sql(self._tx.connection.dialect), self._fresh)
+            self._tx.grown.update((log.tenant, log.row.id) for log in self._logs.values() if log.is_changed)
 
 
-async def append_all(tx: Transaction, appends: Sequence[Append]) -> list[list[bytes] | TurndockError]:
+def append_all(tx: Transaction, appends: Sequence[Append]) -> list[list[bytes] | TurndockError]:
     """Append the events of several calls. What each is answered or refused with, in their order."""
     book = Book(tx)
     wanted: dict[Partition, set[str]] = {}
     for append in appends:
         wanted.setdefault(append.partition, set()).update(append.session_ids)
     for partition, session_ids in wanted.items():
-        book.open(partition, (await sessions.load_all(tx, partition, session_ids)).values())
+        book.open(partition, (rows.load_all(tx, partition, session_ids)).values())
     if tx.is_careful:
-        await book.look_up(appends)
+        book.look_up(appends)
     outcomes: list[list[bytes] | TurndockError] = []
     for append in appends:
         try:
             outcomes.append(book.number(append))
         except TurndockError as refusal:
             outcomes.append(refusal)
-    await book.write()
+    book.write()
     return outcomes
 
 
-async def append_once(tx: Transaction, append: Append, request: Repeatable, answer: type[R]) -> R:
+def append_once(tx: Transaction, append: Append, request: Repeatable, answer: type[R]) -> R:
     """Append the events of one call that carries a retry token, which lives with the first event's session."""
-    rows = await sessions.load_all(tx, append.partition, append.session_ids)
+    found = rows.load_all(tx, append.partition, append.session_ids)
 
-    async def write() -> R:
+    def write() -> R:
         book = Book(tx)
-        book.open(append.partition, rows.values())
+        book.open(append.partition, found.values())
         if tx.is_careful:
-            await book.look_up((append,))
+            book.look_up((append,))
         results = book.number(append)
-        await book.write()
+        book.write()
         return answer.FromString(b"".join(results))
 
-    return await once(tx, rows[append.drafts[0].session_id], request, answer, write)
+    return once(tx, found[append.drafts[0][1]], request, answer, write)
 
 
 def _check_duplicates(append: Append, known: Mapping[bytes, bytes]) -> None:
     """Refuse known ids with other payloads, also those that are known from the same append (IDEMPOTENCY_CONFLICT)."""
     seen: dict[bytes, bytes] = {}
-    for index, draft in enumerate(append.drafts):
-        before = known.get(draft.key) or seen.setdefault(draft.key, draft.body)
-        if before is not draft.body and encoding.differs(draft.event, before):
-            path = append.field if append.field == "event" else f"{append.field}[{index}]"
-            raise rules.event_conflict(draft.event, path)
+    for index, (event, _, key, _, _, written) in enumerate(append.drafts):
+        before = known.get(key) or seen.setdefault(key, written)
+        if before is not written and encoding.differs(event, before):
+            raise rules.event_conflict(
+                event, append.field if append.field == "event" else f"{append.field}[{index}]"
+            )
 
 
 def _check_expected(row: SessionRow, expected: ExpectedSequence | None) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
-from turndock.types.v1 import Event, EventType
-from turndock_server.stores import rules
+from turndock.types.v1 import Event
+from turndock_server.stores import checks, rules
 
 # Tags of the fields the store sets in an Event, and of what holds events in the answers: wire format, so that an event
 # is encoded once, when it is written, and never parsed on its way to a reader that wants bytes.
-_SEQUENCE: Final = b"\x30"
+SEQUENCE: Final = b"\x30"
 _INCARNATION: Final = b"\x3a"
 _STORED_AT: Final = b"\x40"
 _FIRST_MESSAGE: Final = b"\x0a"
 _DUPLICATE: Final = b"\x10\x01"
 _DIFFERS: Final = b"\x18\x01"
 
-# Looked up once: every access by name goes through the enum's wrapper.
-_CUSTOM: Final = EventType.EVENT_TYPE_CUSTOM
+_LARGE: Final = 1 << 19
+"""Events below this size are never too large."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-9a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -52,7 +53,6 @@ def event_key(event_id: str) -> bytes:
     return bytes(digest)
 
 
-@lru_cache(maxsize=4096)
 def run_key(run_id: str) -> int:
     """A number of 8 bytes that stands for a run's id within its session; 0 for no run."""
     if not run_id:
@@ -60,39 +60,57 @@ def run_key(run_id: str) -> int:
     return int.from_bytes(blake2b(run_id.encode(), digest_size=8).digest(), "big", signed=True) or 1
 
 
-class Draft(NamedTuple):
-    """An event on its way into a log."""
-
-    event: Event
-    session_id: str
-    key: bytes
-    type: int
-    run: int
-    body: bytes
-    """The event as its writer sent it, without what the store sets."""
+Draft = tuple[Event, str, bytes, int, int, bytes]
+"""An event on its way into a log: event, session id, key, type, run key, and the bytes its writer sent, without what
+the store sets. (A bare tuple, as a named one costs as much as all the rest of what happens to an event here.)"""
 
 
-def draft(event: Event) -> Draft:
-    """An event ready to be numbered."""
-    if event.sequence or event.incarnation or event.stored_at_us:
-        written = Event()
-        written.CopyFrom(event)
-        for name in ("sequence", "incarnation", "stored_at_us"):
-            written.ClearField(name)
-        event = written
-    return Draft(
-        event,
-        event.session_id,
-        event_key(event.id),
-        event.type,
-        run_key(event.run_id),
-        event.SerializeToString(),
-    )
+def drafts(events: Iterable[Event], field: str) -> list[Draft]:
+    """Events ready to be numbered. `field` is their path in the request; that of an only one is `event`.
+
+    Raises as `checks.check_event` for one that must not be stored. Most are seen to be sound at a glance: an id that is
+    a UUID, a session and a run that were looked at before, no free-form data, no U+0000 in the encoded message.
+    """
+    session_ids: set[str] = set()
+    run_keys: dict[str, int] = {}
+    result: list[Draft] = []
+    for index, event in enumerate(events):
+        event_id, session_id, run_id, event_type = event.id, event.session_id, event.run_id, event.type
+        if event.sequence or event.incarnation or event.stored_at_us:
+            event = _as_written(event)  # noqa: PLW2901 - from here on it is this one
+        body = event.SerializeToString()
+        is_uuid = _UUID.fullmatch(event_id)
+        run = run_keys.get(run_id)
+        if (
+            run is None
+            or session_id not in session_ids
+            or not event_type
+            or event.time_us <= 0
+            or event.metadata_json
+            or event.data_json
+            or not is_uuid
+            or b"\0" in body
+            or len(body) > _LARGE
+        ):
+            checks.check_event(event, field if field == "event" else f"{field}[{index}]")
+            session_ids.add(session_id)
+            run = run_keys[run_id] = run_key(run_id)
+        key = bytes.fromhex(event_id.replace("-", "")) if is_uuid else event_key(event_id)
+        result.append((event, session_id, key, event_type, run, body))
+    return result
 
 
-def is_notification(draft: Draft) -> bool:
-    """Whether it is one that its session's agent has to apply."""
-    return draft.type == _CUSTOM and draft.event.custom.name == rules.NOTIFIED
+def _as_written(event: Event) -> Event:
+    written = Event()
+    written.CopyFrom(event)
+    for name in ("sequence", "incarnation", "stored_at_us"):
+        written.ClearField(name)
+    return written
+
+
+def is_notification(event: Event) -> bool:
+    """Whether a CUSTOM event is one that its session's agent has to apply."""
+    return event.custom.name == rules.NOTIFIED
 
 
 def stored_suffix(incarnation: str, stored_at_us: int) -> bytes:
@@ -101,18 +119,18 @@ def stored_suffix(incarnation: str, stored_at_us: int) -> bytes:
     return b"".join((_INCARNATION, varint(len(name)), name, _STORED_AT, varint(stored_at_us)))
 
 
-def stored_body(body: bytes, sequence: int, suffix: bytes) -> bytes:
-    """An event as stored: its writer's bytes, then what the store sets."""
-    return b"".join((body, _SEQUENCE, varint(sequence), suffix))
+@lru_cache(maxsize=4096)
+def result_prefix(size: int) -> bytes:
+    """What goes before a new event of so many bytes to make it an AppendResult, as an element of `results`.
 
-
-def stored_result(body: bytes) -> bytes:
-    """An AppendResult for a new event, as an element of `results` (or as `result`): field 1 of every answer."""
-    return _result_prefix(len(body)) + body
+    That is field 1 of every answer to an append, as the event is field 1 of the result.
+    """
+    inner = _prefix(size)
+    return _prefix(len(inner) + size) + inner
 
 
 def known_result(body: bytes, *, differs: bool) -> bytes:
-    """The same for an event whose id was known; `body` is what is stored."""
+    """The whole element for an event whose id was known; `body` is what is stored."""
     inner = element(body) + _DUPLICATE + (_DIFFERS if differs else b"")
     return element(inner)
 
@@ -125,12 +143,6 @@ def element(body: bytes) -> bytes:
 @lru_cache(maxsize=4096)
 def _prefix(size: int) -> bytes:
     return _FIRST_MESSAGE + varint(size)
-
-
-@lru_cache(maxsize=4096)
-def _result_prefix(size: int) -> bytes:
-    inner = _prefix(size)
-    return _prefix(len(inner) + size) + inner
 
 
 def differs(written: Event, stored: bytes) -> bool:

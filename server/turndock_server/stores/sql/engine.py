@@ -1,5 +1,9 @@
 """The connections to a database: one that writes, and a few that read. All that is SQLite's own is in this module.
 
+Reads and writes are plain functions over a SQLAlchemy connection. Each runs as a whole on a thread of its connection's:
+one hop for a transaction of many statements, where a driver that hops for every call costs ten times as much. (On a
+server database the same functions run under `AsyncConnection.run_sync`.)
+
 The writing connection begins every transaction with BEGIN IMMEDIATE, so that it waits for other processes before it has
 read anything, and never fails because of a stale snapshot. The reading ones are in autocommit: each statement is a
 transaction of its own, and nothing can keep one open.
@@ -10,39 +14,42 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypeVar, cast
 
-import aiosqlite
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from turndock.errors import TurndockError, invalid
+
+T = TypeVar("T")
 
 Synchronous = Literal["full", "normal"]
 """What a commit waits for: what it wrote survives a power cut with `full`, the death of the process with `normal`."""
 
-DRIVER: Final = "sqlite+aiosqlite"
+DRIVER: Final = "sqlite"
 
 WAL_BOUND: Final = 64 << 20
 """A write-ahead log above this size is emptied as soon as no reader is in the way."""
 
 _WAL_KEPT: Final = 16 << 20
-"""What is left of the write-ahead log's file for later writes: overwriting is cheaper than growing."""
+"""At this size the write-ahead log is moved into the database at a commit, and its file is kept for what comes next.
+
+Pages that are written again and again are moved once, and overwriting a file is cheaper than growing it."""
 
 _WRITER_PRAGMAS: Final = (
     "foreign_keys = ON",
     "cache_size = -16384",
     "temp_store = MEMORY",
+    f"wal_autocheckpoint = {_WAL_KEPT // 4096}",
     f"journal_size_limit = {_WAL_KEPT}",
 )
 _READER_PRAGMAS: Final = ("query_only = ON", "cache_size = -4096", "temp_store = MEMORY")
 
 _RETRY_SECONDS: Final = 0.02
+_CHECKPOINT_TIMEOUT_MS: Final = 100
 _MAX_REPORT: Final = 300
 
 
@@ -68,59 +75,37 @@ class Database:
 
     def __init__(self, url: URL, *, synchronous: Synchronous, busy_timeout_ms: int, readers: int) -> None:
         self._path = Path(url.database or "")
-        self._busy_timeout = busy_timeout_ms / 1000
-        arguments = {"timeout": self._busy_timeout, "isolation_level": None}
-        # Whatever is begun on it is ended by the writer, so that nothing is left to roll back.
-        self._writing = create_async_engine(
+        self._busy_timeout_ms = busy_timeout_ms
+        arguments = {"timeout": busy_timeout_ms / 1000, "isolation_level": None}
+        # Nothing is left to roll back on a connection that comes back: what is begun is ended by its `with`.
+        self._writing = create_engine(
             url, connect_args=arguments, pool_size=1, max_overflow=0, pool_reset_on_return=None
         )
-        self._reading = create_async_engine(
+        self._reading = create_engine(
             url,
             connect_args=arguments,
-            pool_size=readers,
+            pool_size=readers + 1,  # one is kept by whoever looks out for other processes
             max_overflow=0,
             pool_reset_on_return=None,
             isolation_level="AUTOCOMMIT",
             skip_autocommit_rollback=True,
         )
-        event.listen(self._writing.sync_engine, "begin", _begin_immediate)
+        event.listen(self._writing, "begin", _begin_immediate)
         _set_at_connect(self._writing, *_WRITER_PRAGMAS, f"synchronous = {synchronous}")
         _set_at_connect(self._reading, *_READER_PRAGMAS)
-        self._reads = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-
-    @asynccontextmanager
-    async def reader(self) -> AsyncGenerator[AsyncConnection]:
-        """A connection to read with. Raises `TurndockError` for whatever the database reports."""
-        self._reads += 1
-        self._quiet.clear()
-        try:
-            async with self._reading.connect() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            raise storage_error(error) from error
-        finally:
-            self._reads -= 1
-            if not self._reads:
-                self._quiet.set()
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """The writing connection, with the database's write lock. Raises what the database reports, unchanged."""
-        async with self._writing.connect() as connection, connection.begin():
-            yield connection
+        self._writer_thread = ThreadPoolExecutor(1, "turndock-store-writer")
+        self._reader_threads = ThreadPoolExecutor(readers, "turndock-store-reader")
 
     async def open(self) -> None:
-        """Open the file, and let readers and writers work side by side from now on."""
-        await self.patiently(self._turn_wal_on)
+        """Open the file, and let readers and writers work side by side from now on. Raises `TurndockError`."""
+        await self.patiently(lambda: _on(self._writer_thread, self._turn_wal_on))
 
-    async def patiently(self, attempt: Callable[[], Awaitable[None]]) -> None:
+    async def patiently(self, attempt: Callable[[], asyncio.Future[T]]) -> T:
         """Try until the busy timeout is over: a file that several processes open for the first time may refuse at once.
 
         Raises `TurndockError` for whatever the database reports.
         """
-        deadline = time.monotonic() + self._busy_timeout
+        deadline = time.monotonic() + self._busy_timeout_ms / 1000
         while True:
             try:
                 return await attempt()
@@ -129,6 +114,31 @@ class Database:
                 if failure.reason != "STORAGE_BUSY" or time.monotonic() > deadline:
                     raise failure from error
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """The result of reading. Raises `TurndockError` for whatever the database reports."""
+
+        def read() -> T:
+            with self._reading.connect() as connection:
+                return work(connection)
+
+        try:
+            return await _on(self._reader_threads, read)
+        except SQLAlchemyError as error:
+            raise storage_error(error) from error
+
+    def write(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
+        """The result of writing in one transaction, committed. Raises what the database reports, unchanged."""
+
+        def write() -> T:
+            with self._writing.connect() as connection, connection.begin():
+                return work(connection)
+
+        return _on(self._writer_thread, write)
+
+    async def lookout(self) -> Lookout:
+        """A connection that stays open to see what other processes do."""
+        return Lookout(self._reader_threads, await _on(self._reader_threads, self._reading.connect))
 
     def wal_bytes(self) -> int:
         """Size of the write-ahead log's file."""
@@ -142,34 +152,65 @@ class Database:
 
         Raises what the database reports, unchanged.
         """
-        async with self._driver() as driver:
-            ((is_busy, *_),) = await driver.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-        return not is_busy
+        return await _on(self._writer_thread, self._truncate_wal)
 
     async def close(self) -> None:
-        """Wait for the reads under way, then close every connection."""
-        await self._quiet.wait()
-        await self._reading.dispose()
-        await self._writing.dispose()
+        """Wait for what is under way, then close every connection."""
+        for threads, engine in (
+            (self._reader_threads, self._reading),
+            (self._writer_thread, self._writing),
+        ):
+            await _on(threads, engine.dispose)
+            await asyncio.to_thread(threads.shutdown)
 
-    async def _turn_wal_on(self) -> None:
-        async with self._driver() as driver:
-            ((mode,),) = await driver.execute_fetchall("PRAGMA journal_mode")
+    def _turn_wal_on(self) -> None:
+        with self._writing.connect() as connection:
+            driver = _driver(connection)
+            ((mode,),) = driver.execute("PRAGMA journal_mode").fetchall()
             if mode != "wal":
-                await driver.execute_fetchall("PRAGMA journal_mode = WAL")
+                driver.execute("PRAGMA journal_mode = WAL").fetchall()
 
-    @asynccontextmanager
-    async def _driver(self) -> AsyncGenerator[aiosqlite.Connection]:
-        """The writing connection without a transaction, for the few statements that cannot be in one."""
-        async with self._writing.connect() as connection:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            yield driver
+    def _truncate_wal(self) -> bool:
+        """Readers of other processes are waited for only briefly: meanwhile nobody can write."""
+        with self._writing.connect() as connection:
+            driver = _driver(connection)
+            driver.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_TIMEOUT_MS}")
+            try:
+                ((is_busy, *_),) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                driver.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+        return not is_busy
+
+
+class Lookout:
+    """A connection that stays open: a file's version is told relative to what its connection saw before."""
+
+    def __init__(self, threads: Executor, connection: Connection) -> None:
+        self._threads = threads
+        self._connection = connection
+        self._version: int | None = None
+
+    async def has_changed(self) -> bool:
+        """Whether another connection has committed anything since the last look. Raises `TurndockError`."""
+
+        def look() -> int:
+            version: int = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+            return version
+
+        try:
+            version = await _on(self._threads, look)
+        except SQLAlchemyError as error:
+            raise storage_error(error) from error
+        self._version, before = version, self._version
+        return version != before
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        await _on(self._threads, self._connection.close)
 
 
 def storage_error(error: BaseException) -> TurndockError:
     """What a caller is told about an error of the database."""
-    if isinstance(error, PoolTimeoutError):
-        return TurndockError("STORAGE_BUSY", "all connections to the database are in use")
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
@@ -181,15 +222,24 @@ def storage_error(error: BaseException) -> TurndockError:
     return TurndockError("STORAGE_ERROR", f"the database reported: {report}")
 
 
+def _on(threads: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def _driver(connection: Connection) -> sqlite3.Connection:
+    """The bare connection, for the few statements that cannot be in a transaction."""
+    return cast(
+        "sqlite3.Connection", connection.connection.driver_connection
+    )  # declared for every driver there is
+
+
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _set_at_connect(engine: AsyncEngine, *settings: str) -> None:
-    def on_connect(connection: Any, _record: object) -> None:
-        cursor = connection.cursor()
+def _set_at_connect(engine: Engine, *settings: str) -> None:
+    def on_connect(connection: sqlite3.Connection, _record: object) -> None:
         for setting in settings:
-            cursor.execute(f"PRAGMA {setting}")
-        cursor.close()
+            connection.execute(f"PRAGMA {setting}")
 
-    event.listen(engine.sync_engine, "connect", on_connect)
+    event.listen(engine, "connect", on_connect)

@@ -5,52 +5,50 @@ from __future__ import annotations
 from turndock.store.v1 import FlushRequest, FlushResponse
 from turndock.types.v1 import Run
 from turndock_server.stores import rules
-from turndock_server.stores.sql import runs, sessions
+from turndock_server.stores.sql import rows, runs, sessions
 from turndock_server.stores.sql.appends import Append, Book
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
 
-async def flush(tx: Transaction, append: Append, request: FlushRequest) -> FlushResponse:
+def flush(tx: Transaction, append: Append, request: FlushRequest) -> FlushResponse:
     """Flush. `append` are the request's events."""
-    session = await sessions.load(tx, append.partition, request.session.id)
+    session = rows.load(tx, append.partition, request.session.id)
 
-    async def write() -> FlushResponse:
+    def write() -> FlushResponse:
         session.check_fence(append.fence, tx.now_us)
-        await sessions.check_agent_name(tx, session, request.session)
-        stored = await runs.find(tx, session, request.run.id)
+        sessions.check_agent_name(tx, session, request.session)
+        stored = runs.find(tx, session, request.run.id)
         if request.HasField("expected_run_status"):
             runs.check_status(stored, request.run.id, request.expected_run_status)
-        known_chained = await _known_chained_run(tx, session, request)
+        known_chained = _known_chained_run(tx, session, request)
         book = Book(tx)
         book.open(append.partition, (session,))
         if tx.is_careful:
-            await book.look_up((append,))
+            book.look_up((append,))
         results = book.number(append)
         # Nothing is refused from here on.
         session.see(append.fence)
-        session_key = await sessions.put(tx, session, sessions.complete(session, request.session, tx.now_us))
-        await runs.put(tx, session_key, stored, _run_to_store(request))
-        await book.write_events()
+        session_key = rows.put(
+            tx, session, sessions.saved(sessions.complete(session, request.session, tx.now_us))
+        )
+        runs.put(tx, session_key, stored, _run_to_store(request))
+        book.write_events()
         response = FlushResponse.FromString(b"".join(results))
         response.head = session.last_sequence
         if request.HasField("chained_run"):
-            chained = known_chained or await runs.put_pending(
-                tx, session_key, request.chained_run, front=True
-            )
+            chained = known_chained or runs.put_pending(tx, session_key, request.chained_run, front=True)
             response.chained_run.CopyFrom(chained)
         return response
 
-    return await once(tx, session, request, FlushResponse, write)
+    return once(tx, session, request, FlushResponse, write)
 
 
-async def _known_chained_run(
-    tx: Transaction, session: sessions.SessionRow, request: FlushRequest
-) -> Run | None:
+def _known_chained_run(tx: Transaction, session: rows.SessionRow, request: FlushRequest) -> Run | None:
     """The chained run if an earlier try of this flush has stored it."""
     if not request.HasField("chained_run"):
         return None
-    stored = await runs.find(tx, session, request.chained_run.id)
+    stored = runs.find(tx, session, request.chained_run.id)
     if stored is None:
         return None
     run = stored.run

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, Table, and_, func, or_, select, true, tuple_, union
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+    union,
+)
 
 from turndock.store.v1 import (
     ListOrphansRequest,
@@ -19,9 +31,9 @@ from turndock.store.v1 import (
 from turndock.types.v1 import Page, RunStatus, Session
 from turndock_server.stores import checks
 from turndock_server.stores.cursors import PageCodec, Place
+from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.runs import visible as visible_run
 from turndock_server.stores.sql.schema import runs, scopes, sessions
-from turndock_server.stores.sql.sessions import Partition
 from turndock_server.stores.sql.sessions import visible as visible_session
 
 Order = Sequence[tuple[Column[Any], bool]]
@@ -36,8 +48,8 @@ _BY_KEY: Final[Order] = ((sessions.c.key, False),)
 _MAILBOX_ORDER: Final[Order] = ((runs.c.queue_key, False), (runs.c.created_at, False), (runs.c.id, False))
 
 
-async def list_sessions(
-    connection: AsyncConnection, tenant: str, partition: Partition | None, request: ListSessionsRequest
+def list_sessions(
+    connection: Connection, tenant: str, partition: Partition | None, request: ListSessionsRequest
 ) -> ListSessionsResponse:
     """ListSessions. `partition` is None if nothing was ever stored in the tenant's."""
     codec = PageCodec("ListSessions", tenant, request)
@@ -55,16 +67,14 @@ async def list_sessions(
         wanted.append(sessions.c.deleted_at.is_(None))
     if after is not None:
         wanted.append(_is_older(*after))
-    rows, has_more = await _page(connection, sessions, wanted, _NEWEST_FIRST, request.page)
+    rows, has_more = _page(connection, sessions, wanted, _NEWEST_FIRST, request.page)
     last: Place = (rows[-1].updated_at, rows[-1].id, rows[-1].scope) if rows else ()
     return ListSessionsResponse(
-        sessions=await _visible(connection, rows), next_cursor=codec.encode(last) if has_more else ""
+        sessions=_visible(connection, rows), next_cursor=codec.encode(last) if has_more else ""
     )
 
 
-async def list_orphans(
-    connection: AsyncConnection, now_us: int, request: ListOrphansRequest
-) -> ListOrphansResponse:
+def list_orphans(connection: Connection, now_us: int, request: ListOrphansRequest) -> ListOrphansResponse:
     """ListOrphans."""
     codec = PageCodec("ListOrphans", checks.UNSCOPED, request)
     after = codec.decode(request.page.cursor)
@@ -90,15 +100,15 @@ async def list_orphans(
     ]
     if after is not None:
         wanted.append(sessions.c.key > after[0])
-    rows, has_more = await _page(connection, sessions, wanted, _BY_KEY, request.page)
+    rows, has_more = _page(connection, sessions, wanted, _BY_KEY, request.page)
     return ListOrphansResponse(
-        sessions=await _visible(connection, rows),
+        sessions=_visible(connection, rows),
         next_cursor=codec.encode((rows[-1].key,)) if has_more else "",
     )
 
 
-async def list_runs(
-    connection: AsyncConnection, tenant: str, partition: Partition | None, request: ListRunsRequest
+def list_runs(
+    connection: Connection, tenant: str, partition: Partition | None, request: ListRunsRequest
 ) -> ListRunsResponse:
     """ListRuns. `partition` is None if nothing was ever stored in the tenant's."""
     codec = PageCodec("ListRuns", tenant, request)
@@ -111,7 +121,7 @@ async def list_runs(
         wanted.append(runs.c.status.in_(list(request.statuses)))
     if after is not None:
         wanted.append(tuple_(runs.c.queue_key, runs.c.created_at, runs.c.id) > tuple_(*after))
-    rows, has_more = await _page(connection, runs, wanted, _MAILBOX_ORDER, request.page)
+    rows, has_more = _page(connection, runs, wanted, _MAILBOX_ORDER, request.page)
     last: Place = (rows[-1].queue_key, rows[-1].created_at, rows[-1].id) if rows else ()
     return ListRunsResponse(
         runs=[visible_run(row.body, row.queue_key) for row in rows],
@@ -131,8 +141,8 @@ def _is_older(updated_at: int | str, session_id: int | str, scope: int | str) ->
     )
 
 
-async def _page(
-    connection: AsyncConnection,
+def _page(
+    connection: Connection,
     table: Table,
     wanted: Sequence[ColumnElement[bool]],
     order: Order,
@@ -164,7 +174,7 @@ async def _page(
         .where(or_(weighed.c.place == 1, weighed.c.total <= checks.MAX_PAGE_BYTES))
         .order_by(weighed.c.place)
     )
-    rows = (await connection.execute(statement)).all()
+    rows = connection.execute(statement).all()
     taken = rows[:limit]
     return taken, bool(rows) and rows[0].candidates > len(taken)
 
@@ -176,9 +186,9 @@ def _in_order(columns: Sequence[ColumnElement[Any]], order: Order) -> list[Colum
     ]
 
 
-async def _visible(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Session]:
+def _visible(connection: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
     """The sessions in these rows as callers see them."""
     keys = {row.scope for row in rows}
-    found = await connection.execute(select(scopes.c.key, scopes.c.tenant).where(scopes.c.key.in_(keys)))
+    found = connection.execute(select(scopes.c.key, scopes.c.tenant).where(scopes.c.key.in_(keys)))
     tenants = dict(found.all())
     return [visible_session(row.body, tenants[row.scope], row.incarnation, row.last_sequence) for row in rows]

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
 from turndock.store.v1 import GetEventsRequest, GetEventsResponse
 from turndock.types.v1 import Event
 from turndock_server.stores import checks
 from turndock_server.stores.sql import encoding
+from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import NEVER, events, sessions
-from turndock_server.stores.sql.sessions import Partition
 
 _READ_BYTES: Final = 8 << 20
 """Most bytes of bodies that are fetched without looking at their sizes first."""
@@ -85,13 +84,13 @@ _HEAD: Final = select(
 ).where(sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id"))
 
 
-async def read_log(
-    connection: AsyncConnection, partition: Partition | None, session_id: str, query: LogQuery
+def read_log(
+    connection: Connection, partition: Partition | None, session_id: str, query: LogQuery
 ) -> LogPage:
     """A page of a log; of an unknown session, and in a partition nothing was ever stored in, an empty one."""
     if partition is None:
         return LogPage(scanned_through=query.after)
-    found = (await connection.execute(_HEAD, {"scope": partition.key, "id": session_id})).first()
+    found = connection.execute(_HEAD, {"scope": partition.key, "id": session_id}).first()
     if found is None:
         return LogPage(scanned_through=query.after)
     key, incarnation, head, pruned_through, largest_event, oldest = found
@@ -100,28 +99,28 @@ async def read_log(
     scanned_through = query.after
     if first <= last:
         fits = min(query.limit + 1, last - first + 1) * largest_event <= _READ_BYTES
-        rows, is_cut = await _read_range(connection, _arguments(key, first, last, query), query, fits=fits)
+        rows, is_cut = _read_range(connection, _arguments(key, first, last, query), query, fits=fits)
         scanned_through = rows[-1][0] if is_cut else first if query.is_descending else last
     return LogPage(rows, head, oldest or 0, scanned_through, incarnation, pruned_through)
 
 
-async def _read_range(
-    connection: AsyncConnection, arguments: dict[str, Any], query: LogQuery, *, fits: bool
+def _read_range(
+    connection: Connection, arguments: dict[str, Any], query: LogQuery, *, fits: bool
 ) -> tuple[Sequence[StoredEvent], bool]:
     """The events of a range that fit into a page, and whether there are more.
 
     Unless all candidates are known to fit into memory, their sizes are read first, and then what the page takes.
     """
     if fits:
-        rows = (await connection.execute(_events(query), arguments)).all()
+        rows = connection.execute(_events(query), arguments).all()
         taken = _fitting((len(body) for *_, body in rows), query.limit)
         return rows[:taken], taken < len(rows)
-    sizes = (await connection.execute(_sizes(query), arguments)).all()
+    sizes = connection.execute(_sizes(query), arguments).all()
     taken = _fitting((size for _, size in sizes), query.limit)
     if not taken:
         return (), False
     end = {"first" if query.is_descending else "last": sizes[taken - 1][0], "rows": taken}
-    rows = (await connection.execute(_events(query), arguments | end)).all()
+    rows = connection.execute(_events(query), arguments | end).all()
     return rows, taken < len(sizes)
 
 

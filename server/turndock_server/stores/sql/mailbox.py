@@ -26,13 +26,14 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import RunStatus
 from turndock_server.stores import rules
+from turndock_server.stores.sql import rows as session_rows
 from turndock_server.stores.sql import runs as run_rows
 from turndock_server.stores.sql import sessions
 from turndock_server.stores.sql.appends import Append, Book
+from turndock_server.stores.sql.rows import Partition, SessionRow
 from turndock_server.stores.sql.runs import RunRow
 from turndock_server.stores.sql.schema import NEVER, runs
 from turndock_server.stores.sql.schema import sessions as sessions_table
-from turndock_server.stores.sql.sessions import Partition, SessionRow
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -49,12 +50,12 @@ _COUNTS: Final = (
 )
 
 
-async def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -> EnqueueRunResponse:
+def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -> EnqueueRunResponse:
     """EnqueueRun."""
-    session = await sessions.load(tx, partition, request.run.session_id)
-    waiting, is_running = await _waiting(tx, session)
+    session = session_rows.load(tx, partition, request.run.session_id)
+    waiting, is_running = _waiting(tx, session)
     owner = session.owner if session.is_claimed(tx.now_us) else ""
-    known = await run_rows.find(tx, session, request.run.id)
+    known = run_rows.find(tx, session, request.run.id)
     if known is not None:
         run = known.run
         if run.request_sha256 != request.run.request_sha256:
@@ -68,15 +69,15 @@ async def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequ
         raise TurndockError("AGENT_BUSY", f"session {session.id!r} is not idle")
     if request.HasField("limits"):
         rules.admit(request.run, waiting, request.limits, front=request.front)
-    session_key = await sessions.ensure(tx, session, fence)
-    run = await run_rows.put_pending(tx, session_key, request.run, front=request.front)
+    session_key = session_rows.ensure(tx, session, fence)
+    run = run_rows.put_pending(tx, session_key, request.run, front=request.front)
     return EnqueueRunResponse(run=run, pending_count=waiting.count + 1, owner=owner)
 
 
-async def claim(tx: Transaction, partition: Partition, request: ClaimAgentRequest) -> ClaimAgentResponse:
+def claim(tx: Transaction, partition: Partition, request: ClaimAgentRequest) -> ClaimAgentResponse:
     """ClaimAgent."""
-    row = await sessions.load(tx, partition, request.session_id)
-    session = await sessions.get(tx.connection, partition, request.session_id)
+    row = session_rows.load(tx, partition, request.session_id)
+    session = sessions.get(tx.connection, partition, request.session_id)
     if session is None:
         raise not_found("session", request.session_id)
     is_redelivery = bool(request.ticket_id) and request.ticket_id == row.ticket_id
@@ -90,12 +91,12 @@ async def claim(tx: Transaction, partition: Partition, request: ClaimAgentReques
     row.epoch += 1
     row.owner, row.ticket_id = request.owner, request.ticket_id
     row.lease_until = _lease_until(tx, request.lease_ms)
-    await sessions.put(tx, row)
-    waiting = await run_rows.unsettled(tx, row)
+    session_rows.put(tx, row)
+    waiting = run_rows.unsettled(tx, row)
     return ClaimAgentResponse(epoch=row.epoch, session=session, runs=[each.run for each in waiting])
 
 
-async def renew(
+def renew(
     tx: Transaction, partitions: Sequence[Partition | None], request: RenewClaimsRequest
 ) -> RenewClaimsResponse:
     """RenewClaims. `partitions` are those of the claims, in their order; None for one nothing was ever stored in."""
@@ -104,7 +105,7 @@ async def renew(
         if partition is not None:
             wanted.setdefault(partition, set()).add(held.session_id)
     rows = {
-        partition: await sessions.load_all(tx, partition, session_ids)
+        partition: session_rows.load_all(tx, partition, session_ids)
         for partition, session_ids in wanted.items()
     }
     lost: list[Claim] = []
@@ -116,50 +117,48 @@ async def renew(
         else:
             lost.append(held)
     if kept:
-        await tx.connection.execute(_RENEW, kept)
+        tx.connection.execute(_RENEW, kept)
     return RenewClaimsResponse(lost=lost)
 
 
-async def release(
-    tx: Transaction, partition: Partition, request: ReleaseIfEmptyRequest
-) -> ReleaseIfEmptyResponse:
+def release(tx: Transaction, partition: Partition, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
     """ReleaseIfEmpty."""
-    session = await sessions.load(tx, partition, request.session_id)
+    session = session_rows.load(tx, partition, request.session_id)
     session.check_fence(request.fence, tx.now_us)
-    waiting, _ = await _waiting(tx, session)
+    waiting, _ = _waiting(tx, session)
     if waiting.count and not session.is_halted and not request.force:
         return ReleaseIfEmptyResponse(released=False)
     if session.key is not None:
         session.see(request.fence)
         session.owner, session.ticket_id, session.lease_until = "", "", 0
-        await sessions.put(tx, session)
+        session_rows.put(tx, session)
     return ReleaseIfEmptyResponse(released=True)
 
 
-async def edit(tx: Transaction, partition: Partition, request: EditRunRequest) -> EditRunResponse:
+def edit(tx: Transaction, partition: Partition, request: EditRunRequest) -> EditRunResponse:
     """EditRun."""
-    session = await sessions.load(tx, partition, request.session_id)
+    session = session_rows.load(tx, partition, request.session_id)
 
-    async def write() -> EditRunResponse:
-        stored = await _pending(tx, session, request.run_id)
+    def write() -> EditRunResponse:
+        stored = _pending(tx, session, request.run_id)
         run = stored.run
         if request.before_run_id or request.to_tail:
-            next_one = request.before_run_id and await _pending(tx, session, request.before_run_id)
-            run.queue_key = await _move(tx, session, stored, before=next_one or None)
+            next_one = request.before_run_id and _pending(tx, session, request.before_run_id)
+            run.queue_key = _move(tx, session, stored, before=next_one or None)
         if request.HasField("prompt"):
             run.prompt = request.prompt
-            run = await run_rows.put(tx, session.key or 0, stored, run)
+            run = run_rows.put(tx, session.key or 0, stored, run)
         return EditRunResponse(run=run)
 
-    return await once(tx, session, request, EditRunResponse, write)
+    return once(tx, session, request, EditRunResponse, write)
 
 
-async def cancel(tx: Transaction, append: Append, request: CancelRunRequest) -> CancelRunResponse:
+def cancel(tx: Transaction, append: Append, request: CancelRunRequest) -> CancelRunResponse:
     """CancelRun. `append` is its terminal event."""
-    session = await sessions.load(tx, append.partition, request.session_id)
+    session = session_rows.load(tx, append.partition, request.session_id)
 
-    async def write() -> CancelRunResponse:
-        stored = await run_rows.find(tx, session, request.run_id)
+    def write() -> CancelRunResponse:
+        stored = run_rows.find(tx, session, request.run_id)
         if stored is None or session.key is None:
             raise not_found("run", request.run_id)
         run = stored.run
@@ -170,24 +169,24 @@ async def cancel(tx: Transaction, append: Append, request: CancelRunRequest) -> 
         book = Book(tx)
         book.open(append.partition, (session,))
         if tx.is_careful:
-            await book.look_up((append,))
+            book.look_up((append,))
         (result,) = book.number(append)
-        await book.write()
+        book.write()
         run.status = RunStatus.RUN_STATUS_CANCELLED
         run.failure.CopyFrom(request.failure)
         run.ended_at_us = tx.now_us
-        stored_run = await run_rows.put(tx, session.key, stored, run)
+        stored_run = run_rows.put(tx, session.key, stored, run)
         response = AppendEventWithSequenceResponse.FromString(result)
         return CancelRunResponse(run=stored_run, result=response.result)
 
-    return await once(tx, session, request, CancelRunResponse, write)
+    return once(tx, session, request, CancelRunResponse, write)
 
 
-async def _waiting(tx: Transaction, session: SessionRow) -> tuple[rules.Waiting, bool]:
+def _waiting(tx: Transaction, session: SessionRow) -> tuple[rules.Waiting, bool]:
     """The session's mailbox, and whether one of its runs is RUNNING."""
     counts: dict[int, tuple[int, int]] = {}
     if session.key is not None:
-        for status, count, prompt_bytes in await tx.connection.execute(_COUNTS, {"session": session.key}):
+        for status, count, prompt_bytes in tx.connection.execute(_COUNTS, {"session": session.key}):
             counts[status] = (count, prompt_bytes)
     count, prompt_bytes = counts.get(RunStatus.RUN_STATUS_PENDING, (0, 0))
     is_running = RunStatus.RUN_STATUS_RUNNING in counts
@@ -205,8 +204,8 @@ def _check_open(session: SessionRow) -> None:
         raise TurndockError("AGENT_STOPPED", f"the agent of session {session.id!r} has stopped")
 
 
-async def _pending(tx: Transaction, session: SessionRow, run_id: str) -> RunRow:
-    row = await run_rows.find(tx, session, run_id)
+def _pending(tx: Transaction, session: SessionRow, run_id: str) -> RunRow:
+    row = run_rows.find(tx, session, run_id)
     if row is None:
         raise not_found("run", run_id)
     if row.status != RunStatus.RUN_STATUS_PENDING:
@@ -214,14 +213,12 @@ async def _pending(tx: Transaction, session: SessionRow, run_id: str) -> RunRow:
     return row
 
 
-async def _move(tx: Transaction, session: SessionRow, moved: RunRow, *, before: RunRow | None) -> int:
+def _move(tx: Transaction, session: SessionRow, moved: RunRow, *, before: RunRow | None) -> int:
     """Put a run before another one that waits, or at the tail. Returns its new place.
 
     The places that those who wait have are dealt out anew, so that nobody else's place matters.
     """
-    waiting = [
-        row for row in await run_rows.unsettled(tx, session) if row.status == RunStatus.RUN_STATUS_PENDING
-    ]
+    waiting = [row for row in run_rows.unsettled(tx, session) if row.status == RunStatus.RUN_STATUS_PENDING]
     order = [row for row in waiting if row.key != moved.key]
     index = next((at for at, row in enumerate(order) if before and row.key == before.key), len(order))
     order.insert(index, moved)
@@ -234,7 +231,7 @@ async def _move(tx: Transaction, session: SessionRow, moved: RunRow, *, before: 
         if row.queue_key != place
     ]
     if changed:
-        await tx.connection.execute(_PLACE, changed)
+        tx.connection.execute(_PLACE, changed)
     return places[index]
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from turndock.errors import TurndockError
 from turndock.store.v1 import SaveRunRequest, SaveRunResponse
 from turndock.types.v1 import Run, RunStatus
 from turndock_server.stores import rules
-from turndock_server.stores.sql import sessions
-from turndock_server.stores.sql.schema import runs
-from turndock_server.stores.sql.schema import sessions as sessions_table
+from turndock_server.stores.sql import rows
+from turndock_server.stores.sql.rows import Partition, SessionRow
+from turndock_server.stores.sql.schema import runs, sessions
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -51,12 +50,30 @@ COLUMNS: Final = (
 MAILBOX_ORDER: Final = (runs.c.queue_key, runs.c.created_at, runs.c.id)
 
 _FIND: Final = select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.id == bindparam("run"))
+_INSERT: Final = insert(runs)
 _UPDATE: Final = update(runs).where(runs.c.key == bindparam("row"))
 _IN_MAILBOX: Final = (
     select(*COLUMNS)
     .where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None))
     .order_by(*MAILBOX_ORDER)
 )
+_OF_SESSION: Final = (
+    select(runs.c.body, runs.c.queue_key)
+    .join(sessions, sessions.c.key == runs.c.session)
+    .where(sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id"))
+)
+_GET: Final = _OF_SESSION.where(runs.c.id == bindparam("run"))
+_GET_ACTIVE: Final = (
+    _OF_SESSION.where(runs.c.unsettled.is_not(None), runs.c.status == RunStatus.RUN_STATUS_RUNNING)
+    .order_by(*MAILBOX_ORDER)
+    .limit(1)
+)
+_FIRST_PLACE: Final = select(func.min(runs.c.queue_key)).where(
+    runs.c.session == bindparam("session"),
+    runs.c.unsettled.is_not(None),
+    runs.c.status == RunStatus.RUN_STATUS_PENDING,
+)
+_LAST_PLACE: Final = select(func.max(runs.c.queue_key)).where(runs.c.session == bindparam("session"))
 
 
 def visible(body: bytes, queue_key: int) -> Run:
@@ -66,45 +83,36 @@ def visible(body: bytes, queue_key: int) -> Run:
     return run
 
 
-async def find(tx: Transaction, session: sessions.SessionRow, run_id: str) -> RunRow | None:
+def find(tx: Transaction, session: SessionRow, run_id: str) -> RunRow | None:
     """A run's row."""
     if session.key is None:
         return None
-    found = (await tx.connection.execute(_FIND, {"session": session.key, "run": run_id})).first()
+    found = tx.connection.execute(_FIND, {"session": session.key, "run": run_id}).first()
     return RunRow(*found) if found is not None else None
 
 
-async def unsettled(tx: Transaction, session: sessions.SessionRow) -> list[RunRow]:
+def unsettled(tx: Transaction, session: SessionRow) -> list[RunRow]:
     """The runs that are PENDING or RUNNING, or wait for a decision, in mailbox order."""
     if session.key is None:
         return []
-    return [RunRow(*found) for found in await tx.connection.execute(_IN_MAILBOX, {"session": session.key})]
+    return [RunRow(*found) for found in tx.connection.execute(_IN_MAILBOX, {"session": session.key})]
 
 
-async def get(
-    connection: AsyncConnection, partition: sessions.Partition, session_id: str, run_id: str
-) -> Run | None:
+def get(connection: Connection, partition: Partition | None, session_id: str, run_id: str) -> Run | None:
     """A run as callers see it."""
-    row = (await connection.execute(_of_session(partition, session_id).where(runs.c.id == run_id))).first()
+    if partition is None:
+        return None
+    arguments = {"scope": partition.key, "id": session_id, "run": run_id}
+    row = connection.execute(_GET, arguments).first()
     return None if row is None else visible(row.body, row.queue_key)
 
 
-async def get_active(
-    connection: AsyncConnection, partition: sessions.Partition, session_id: str
-) -> Run | None:
+def get_active(connection: Connection, partition: Partition | None, session_id: str) -> Run | None:
     """The run that is RUNNING; the first in mailbox order, should there be several."""
-    is_running = runs.c.unsettled.is_not(None) & (runs.c.status == RunStatus.RUN_STATUS_RUNNING)
-    statement = _of_session(partition, session_id).where(is_running).order_by(*MAILBOX_ORDER).limit(1)
-    row = (await connection.execute(statement)).first()
+    if partition is None:
+        return None
+    row = connection.execute(_GET_ACTIVE, {"scope": partition.key, "id": session_id}).first()
     return None if row is None else visible(row.body, row.queue_key)
-
-
-def _of_session(partition: sessions.Partition, session_id: str) -> Select[bytes, int]:
-    return (
-        select(runs.c.body, runs.c.queue_key)
-        .join(sessions_table, sessions_table.c.key == runs.c.session)
-        .where(sessions_table.c.scope == partition.key, sessions_table.c.id == session_id)
-    )
 
 
 def check_status(stored: RunRow | None, run_id: str, expected: RunStatus.ValueType) -> None:
@@ -119,7 +127,7 @@ def check_status(stored: RunRow | None, run_id: str, expected: RunStatus.ValueTy
         )
 
 
-async def put(tx: Transaction, session_key: int, stored: RunRow | None, given: Run) -> Run:
+def put(tx: Transaction, session_key: int, stored: RunRow | None, given: Run) -> Run:
     """Insert a run, or replace every field of the stored one that is the writer's. Returns it as stored."""
     run = Run()
     run.CopyFrom(given)
@@ -137,53 +145,43 @@ async def put(tx: Transaction, session_key: int, stored: RunRow | None, given: R
         "body": run.SerializeToString(),
     }
     if stored is None:
-        await tx.connection.execute(insert(runs), values | {"session": session_key, "id": run.id})
+        tx.connection.execute(_INSERT, values | {"session": session_key, "id": run.id})
     else:
-        await tx.connection.execute(_UPDATE.values(values), {"row": stored.key})
+        tx.connection.execute(_UPDATE, values | {"row": stored.key})
     return run
 
 
-async def put_pending(tx: Transaction, session_key: int, given: Run, *, front: bool) -> Run:
+def put_pending(tx: Transaction, session_key: int, given: Run, *, front: bool) -> Run:
     """Put a new run into the mailbox. Returns it as stored."""
     run = Run()
     run.CopyFrom(given)
     run.status = RunStatus.RUN_STATUS_PENDING
-    run.queue_key = await _queue_key(tx, session_key, front=front)
+    run.queue_key = _queue_key(tx, session_key, front=front)
     run.created_at_us = tx.now_us
-    return await put(tx, session_key, None, run)
+    return put(tx, session_key, None, run)
 
 
-async def _queue_key(tx: Transaction, session_key: int, *, front: bool) -> int:
+def _queue_key(tx: Transaction, session_key: int, *, front: bool) -> int:
     """A place at the mailbox's tail, or before all runs that wait."""
-    if front:
-        first = await tx.connection.execute(
-            select(func.min(runs.c.queue_key)).where(
-                runs.c.session == session_key,
-                runs.c.unsettled.is_not(None),
-                runs.c.status == RunStatus.RUN_STATUS_PENDING,
-            )
-        )
-        queue_key: int | None = first.scalar_one()
-        if queue_key is not None:
-            return queue_key - 1
-    last = await tx.connection.execute(
-        select(func.max(runs.c.queue_key)).where(runs.c.session == session_key)
-    )
-    tail: int = last.scalar_one() or 0
-    return tail + rules.QUEUE_STEP
+    arguments = {"session": session_key}
+    first: int | None = tx.connection.execute(_FIRST_PLACE, arguments).scalar_one() if front else None
+    if first is not None:
+        return first - 1
+    last: int | None = tx.connection.execute(_LAST_PLACE, arguments).scalar_one()
+    return (last or 0) + rules.QUEUE_STEP
 
 
-async def save(tx: Transaction, partition: sessions.Partition, request: SaveRunRequest) -> SaveRunResponse:
+def save(tx: Transaction, partition: Partition, request: SaveRunRequest) -> SaveRunResponse:
     """SaveRun. The session need not have been saved."""
-    session = await sessions.load(tx, partition, request.run.session_id)
+    session = rows.load(tx, partition, request.run.session_id)
     fence = request.fence if request.HasField("fence") else None
 
-    async def write() -> SaveRunResponse:
+    def write() -> SaveRunResponse:
         session.check_fence(fence, tx.now_us)
-        stored = await find(tx, session, request.run.id)
+        stored = find(tx, session, request.run.id)
         if request.HasField("expected_status"):
             check_status(stored, request.run.id, request.expected_status)
-        session_key = await sessions.ensure(tx, session, fence)
-        return SaveRunResponse(run=await put(tx, session_key, stored, request.run))
+        session_key = rows.ensure(tx, session, fence)
+        return SaveRunResponse(run=put(tx, session_key, stored, request.run))
 
-    return await once(tx, session, request, SaveRunResponse, write)
+    return once(tx, session, request, SaveRunResponse, write)

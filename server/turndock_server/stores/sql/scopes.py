@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, insert, select
 
 from turndock_server.stores import checks
+from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import UNSCOPED_KEY, scopes
-from turndock_server.stores.sql.sessions import Partition
 from turndock_server.stores.sql.transaction import Transaction
 
 
@@ -22,11 +21,11 @@ class Scopes:
         key = self._keys.get(tenant)
         return None if key is None else Partition(key, tenant)
 
-    async def find(self, connection: AsyncConnection, tenant: str) -> Partition | None:
+    def find(self, connection: Connection, tenant: str) -> Partition | None:
         """The partition; None if nothing was ever stored in it."""
         known = self.known(tenant)
         if known is None:
-            key = (await connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
+            key = (connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))).scalar()
             if key is not None:
                 known = self.remember(Partition(key, tenant))
         return known
@@ -37,11 +36,11 @@ class Scopes:
         return partition
 
 
-async def make(tx: Transaction, tenant: str) -> Partition:
+def make(tx: Transaction, tenant: str) -> Partition:
     """The partition, with a number given out now if it has none. A write of its own: other writes rely on it."""
-    found = await tx.connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))
+    found = tx.connection.execute(select(scopes.c.key).where(scopes.c.tenant == tenant))
     key: int | None = found.scalar()
     if key is not None:
         return Partition(key, tenant)
-    made = await tx.connection.execute(insert(scopes).values(tenant=tenant).returning(scopes.c.key))
+    made = tx.connection.execute(insert(scopes).values(tenant=tenant).returning(scopes.c.key))
     return Partition(made.scalar_one(), tenant)

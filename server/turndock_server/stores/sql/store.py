@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection
 
 from turndock import events
 from turndock.errors import TurndockError, invalid, not_found
@@ -61,16 +60,18 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Event, Fence
 from turndock_server.stores import checks
+from turndock_server.stores.clock import Clock
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql import lists, mailbox, migrations, runs, scopes, sessions
 from turndock_server.stores.sql.appends import Append, append_once
 from turndock_server.stores.sql.engine import Database, Synchronous, url_of
 from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
+from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import NEVER
-from turndock_server.stores.sql.sessions import Partition
-from turndock_server.stores.sql.transaction import Clock
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
+
+T = TypeVar("T")
 
 AppendRequest = AppendEventRequest | AppendEventWithSequenceRequest | AppendEventsRequest | FlushRequest
 OwnersRequest = AppendRequest | SaveSessionRequest | SaveRunRequest | DeleteSessionRequest
@@ -114,18 +115,12 @@ class SqlSessionStore:
             url_of(target), synchronous=synchronous, busy_timeout_ms=busy_timeout_ms, readers=readers
         )
 
-        async def prepare() -> None:
-            async with database.transaction() as connection:
-                await connection.run_sync(migrations.bring_up_to_date)
-
         try:
             await database.open()
-            async with database.reader() as connection:
-                is_current = await connection.run_sync(migrations.is_current)
-            if not is_current:
+            if not await database.read(migrations.is_current):
                 if not migrate:
                     raise migrations.required()
-                await database.patiently(prepare)
+                await database.patiently(lambda: database.write(migrations.bring_up_to_date))
         except BaseException:
             await database.close()
             raise
@@ -149,18 +144,22 @@ class SqlSessionStore:
     async def get_session(self, request: GetSessionRequest) -> GetSessionResponse:
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
-        async with self._reader() as connection:
-            scope = await self._scopes.find(connection, tenant)
-            session = scope and await sessions.get(connection, scope, request.session_id)
-        if not session:
+        session = await self._read(
+            lambda connection: sessions.get(
+                connection, self._scopes.find(connection, tenant), request.session_id
+            )
+        )
+        if session is None:
             raise not_found("session", request.session_id)
         return GetSessionResponse(session=session)
 
     async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
         tenant = checks.partition(request)
-        async with self._reader() as connection:
-            scope = await self._scopes.find(connection, tenant)
-            return await lists.list_sessions(connection, tenant, scope, request)
+        return await self._read(
+            lambda connection: lists.list_sessions(
+                connection, tenant, self._scopes.find(connection, tenant), request
+            )
+        )
 
     async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
         checks.check_session_id(request.session_id)
@@ -179,32 +178,37 @@ class SqlSessionStore:
     async def get_run(self, request: GetRunRequest) -> GetRunResponse:
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
-        async with self._reader() as connection:
-            scope = await self._scopes.find(connection, tenant)
-            run = scope and await runs.get(connection, scope, request.session_id, request.run_id)
-        if not run:
+        run = await self._read(
+            lambda connection: runs.get(
+                connection, self._scopes.find(connection, tenant), request.session_id, request.run_id
+            )
+        )
+        if run is None:
             raise not_found("run", request.run_id)
         return GetRunResponse(run=run)
 
     async def list_runs(self, request: ListRunsRequest) -> ListRunsResponse:
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
-        async with self._reader() as connection:
-            scope = await self._scopes.find(connection, tenant)
-            return await lists.list_runs(connection, tenant, scope, request)
+        return await self._read(
+            lambda connection: lists.list_runs(
+                connection, tenant, self._scopes.find(connection, tenant), request
+            )
+        )
 
     async def get_active_run(self, request: GetActiveRunRequest) -> GetActiveRunResponse:
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
-        async with self._reader() as connection:
-            scope = await self._scopes.find(connection, tenant)
-            run = scope and await runs.get_active(connection, scope, request.session_id)
-        return GetActiveRunResponse(run=run or None)
+        run = await self._read(
+            lambda connection: runs.get_active(
+                connection, self._scopes.find(connection, tenant), request.session_id
+            )
+        )
+        return GetActiveRunResponse(run=run)
 
     # --- Events --------------------------------------------------------------------------------------------------
 
     async def append_event(self, request: AppendEventRequest) -> AppendEventResponse:
-        checks.check_append_one(request)
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             await self._writer.write(
@@ -217,7 +221,6 @@ class SqlSessionStore:
     async def append_event_with_sequence(
         self, request: AppendEventWithSequenceRequest
     ) -> AppendEventWithSequenceResponse:
-        checks.check_append_one(request)
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             return await self._writer.write(
@@ -226,10 +229,13 @@ class SqlSessionStore:
         return AppendEventWithSequenceResponse.FromString(b"".join(await self._writer.append(append)))
 
     async def append_events(self, request: AppendEventsRequest) -> AppendEventsResponse:
-        checks.check_append(request)
+        if len(request.events) > checks.MAX_BATCH_EVENTS:
+            checks.check_append(request)
         append = await self._append_of(request, request.events, "events")
         if not append.drafts:
             return AppendEventsResponse()
+        if len(append.session_ids) > 1:
+            checks.check_append(request)
         if request.request_id:
             return await self._writer.write(lambda tx: append_once(tx, append, request, AppendEventsResponse))
         return AppendEventsResponse.FromString(b"".join(await self._writer.append(append)))
@@ -244,7 +250,7 @@ class SqlSessionStore:
         tenant = checks.partition(request)
         query = LogQuery.of(request, limit)
         if not wait_ms:
-            page = await self._read(tenant, request.session_id, query)
+            page = await self._read_log(tenant, request.session_id, query)
         else:
             page = await self._wait_for_events(tenant, request.session_id, query, wait_ms / 1000)
         return page.response
@@ -253,7 +259,7 @@ class SqlSessionStore:
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
         # The page itself is empty: no number is above the highest.
-        page = await self._read(tenant, request.session_id, LogQuery(after=NEVER))
+        page = await self._read_log(tenant, request.session_id, LogQuery(after=NEVER))
         return GetLatestSequenceResponse(sequence=page.head, incarnation=page.incarnation)
 
     async def read_frames(
@@ -263,7 +269,7 @@ class SqlSessionStore:
 
         Raises as GetEvents does.
         """
-        return FramePage.of(await self._read(tenant, session_id, LogQuery(after=after, limit=limit)))
+        return FramePage.of(await self._read_log(tenant, session_id, LogQuery(after=after, limit=limit)))
 
     async def watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
         """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""
@@ -273,7 +279,7 @@ class SqlSessionStore:
         with self._bell.listening((tenant, request.session_id)) as listener:
             while True:
                 listener.arm()
-                page = await self._read(tenant, request.session_id, LogQuery(after=after))
+                page = await self._read_log(tenant, request.session_id, LogQuery(after=after))
                 if incarnation and page.incarnation not in {"", incarnation}:
                     incarnation, after = page.incarnation, 0
                     continue
@@ -300,11 +306,9 @@ class SqlSessionStore:
 
     async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
         tenants = [tenant for tenant, _ in checks.check_renew(request)]
-        async with self._reader() as connection:
-            partitions = {
-                tenant: await self._scopes.find(connection, tenant) for tenant in dict.fromkeys(tenants)
-            }
-        held_in = [partitions[tenant] for tenant in tenants]
+        held_in = await self._read(
+            lambda connection: [self._scopes.find(connection, tenant) for tenant in tenants]
+        )
         return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request))
 
     async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
@@ -326,15 +330,14 @@ class SqlSessionStore:
         return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
-        async with self._reader() as connection:
-            return await lists.list_orphans(connection, self._clock(), request)
+        return await self._read(lambda connection: lists.list_orphans(connection, self._clock(), request))
 
     # --- What the calls share --------------------------------------------------------------------------------------
 
-    def _reader(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    async def _read(self, work: Callable[[Connection], T]) -> T:
         if self._is_closed:
             raise TurndockError("SERVER_STOPPING", "the store is closed")
-        return self._database.reader()
+        return await self._database.read(work)
 
     async def _partition(self, request: checks.Scoped) -> Partition:
         """The partition a write is about; it has a number from now on."""
@@ -344,7 +347,7 @@ class SqlSessionStore:
             known = self._scopes.remember(await self._writer.write(lambda tx: scopes.make(tx, tenant)))
         return known
 
-    async def _append_of(self, request: AppendRequest, to_append: Iterable[Event], field: str) -> Append:
+    async def _append_of(self, request: AppendRequest, to_append: Sequence[Event], field: str) -> Append:
         _check_token_and_fence(request)
         return Append(
             await self._partition(request),
@@ -355,10 +358,10 @@ class SqlSessionStore:
             is_strict=request.strict_duplicates,
         )
 
-    async def _read(self, tenant: str, session_id: str, query: LogQuery) -> LogPage:
-        async with self._reader() as connection:
-            partition = await self._scopes.find(connection, tenant)
-            return await read_log(connection, partition, session_id, query)
+    async def _read_log(self, tenant: str, session_id: str, query: LogQuery) -> LogPage:
+        return await self._read(
+            lambda connection: read_log(connection, self._scopes.find(connection, tenant), session_id, query)
+        )
 
     async def _wait_for_events(
         self, tenant: str, session_id: str, query: LogQuery, seconds: float
@@ -369,7 +372,7 @@ class SqlSessionStore:
             incarnation, rest = "", query
             while True:
                 listener.arm()
-                page = await self._read(tenant, session_id, rest)
+                page = await self._read_log(tenant, session_id, rest)
                 if page.incarnation != incarnation:
                     # What was read of another incarnation says nothing about this one.
                     incarnation, is_new = page.incarnation, rest is not query

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, insert, select
 
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -35,6 +35,11 @@ Repeatable = (
     | CancelRunRequest
 )
 
+_FIND: Final = select(retry_tokens.c.fingerprint, retry_tokens.c.response).where(
+    retry_tokens.c.session == bindparam("session"), retry_tokens.c.request_id == bindparam("request_id")
+)
+_INSERT: Final = insert(retry_tokens)
+
 
 class Owner(Protocol):
     """The session a token lives with."""
@@ -42,36 +47,31 @@ class Owner(Protocol):
     key: int | None
 
 
-async def once(
-    tx: Transaction, session: Owner, request: Repeatable, answer: type[R], write: Callable[[], Awaitable[R]]
-) -> R:
+def once(tx: Transaction, session: Owner, request: Repeatable, answer: type[R], write: Callable[[], R]) -> R:
     """Answer a repeated request as before (an `answer`), or make the write and keep what it answers.
 
     Raises IDEMPOTENCY_CONFLICT when the token was used for another request.
     """
     if not request.request_id:
-        return await write()
+        return write()
     fingerprint = rules.fingerprint(request)
     if session.key is not None:
-        found = await tx.connection.execute(
-            select(retry_tokens.c.fingerprint, retry_tokens.c.response).where(
-                retry_tokens.c.session == session.key, retry_tokens.c.request_id == request.request_id
-            )
-        )
-        known = found.first()
+        key = {"session": session.key, "request_id": request.request_id}
+        known = tx.connection.execute(_FIND, key).first()
         if known is not None:
             if known.fingerprint != fingerprint:
                 raise rules.token_conflict(request.request_id)
             return answer.FromString(known.response)
-    response = await write()
+    response = write()
     if session.key is None:  # nothing was written, and there is nothing the token could live with
         return response
-    await tx.connection.execute(
-        insert(retry_tokens).values(
-            session=session.key,
-            request_id=request.request_id,
-            fingerprint=fingerprint,
-            response=response.SerializeToString(),
-        )
+    tx.connection.execute(
+        _INSERT,
+        {
+            "session": session.key,
+            "request_id": request.request_id,
+            "fingerprint": fingerprint,
+            "response": response.SerializeToString(),
+        },
     )
     return response

@@ -7,12 +7,11 @@ times a second, and only while somebody waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from sqlalchemy import select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, select, tuple_
 
 from turndock.errors import TurndockError
 from turndock_server.stores.sql.engine import Database
@@ -99,8 +98,7 @@ class Bell:
         try:
             while self._listeners:
                 try:
-                    async with self._database.reader() as connection:
-                        await self._compare_versions(connection)
+                    await self._compare_versions()
                 except TurndockError:
                     # The listeners meet the same trouble when they read, and report it to those who can act on it.
                     self.ring(list(self._listeners))
@@ -108,28 +106,34 @@ class Bell:
         finally:
             self._lookout = None
 
-    async def _compare_versions(self, connection: AsyncConnection) -> None:
-        version: int | None = None
-        while self._listeners:
-            now: int = (await connection.exec_driver_sql("PRAGMA data_version")).scalar_one()
-            if now != version:
-                version = now
-                await self._compare_logs(connection)
-            await asyncio.sleep(LOOK_SECONDS)
+    async def _compare_versions(self) -> None:
+        lookout = await self._database.lookout()
+        try:
+            while self._listeners:
+                if await lookout.has_changed():
+                    await self._compare_logs()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await lookout.close()
 
-    async def _compare_logs(self, connection: AsyncConnection) -> None:
+    async def _compare_logs(self) -> None:
         keys = list(self._listeners)
-        for first in range(0, len(keys), _CHUNK):
-            chunk = keys[first : first + _CHUNK]
-            states: dict[LogKey, LogState] = {}
-            for tenant, session_id, incarnation, head in await connection.execute(
-                select(scopes.c.tenant, sessions.c.id, sessions.c.incarnation, sessions.c.last_sequence)
-                .join(scopes, scopes.c.key == sessions.c.scope)
-                .where(tuple_(scopes.c.tenant, sessions.c.id).in_(chunk))
-            ):
-                states[tenant, session_id] = (incarnation, head)
-            for key in chunk:
-                state = states.get(key, ("", 0))
-                for listener in self._listeners.get(key, ()):
-                    if listener.seen != state:
-                        listener.wake()
+        states = await self._database.read(lambda connection: _states(connection, keys))
+        for key in keys:
+            state = states.get(key, ("", 0))
+            for listener in self._listeners.get(key, ()):
+                if listener.seen != state:
+                    listener.wake()
+
+
+def _states(connection: Connection, keys: Sequence[LogKey]) -> dict[LogKey, LogState]:
+    states: dict[LogKey, LogState] = {}
+    for first in range(0, len(keys), _CHUNK):
+        chunk = keys[first : first + _CHUNK]
+        for tenant, session_id, incarnation, head in connection.execute(
+            select(scopes.c.tenant, sessions.c.id, sessions.c.incarnation, sessions.c.last_sequence)
+            .join(scopes, scopes.c.key == sessions.c.scope)
+            .where(tuple_(scopes.c.tenant, sessions.c.id).in_(chunk))
+        ):
+            states[tenant, session_id] = (incarnation, head)
+    return states

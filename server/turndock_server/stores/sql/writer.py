@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from turndock.errors import TurndockError
 from turndock_server.stores.sql.appends import Append, append_all
 from turndock_server.stores.sql.engine import WAL_BOUND, Database, storage_error
 from turndock_server.stores.sql.transaction import Transaction, Write
-from turndock_server.stores.sql.wakeups import Bell
+from turndock_server.stores.sql.wakeups import Bell, LogKey
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +128,12 @@ class Writer:
         _answer((queued,), outcomes)
 
     async def _commit(self, group: Sequence[_Queued], *, is_careful: bool) -> list[Any]:
-        async with self._database.transaction() as connection:
+        def perform(connection: Connection) -> tuple[list[Any], set[LogKey]]:
             transaction = Transaction(connection, self._clock(), is_careful)
-            outcomes = await _perform(transaction, group)
-        self._bell.ring(transaction.grown)
+            return _perform(transaction, [queued.work for queued in group]), transaction.grown
+
+        outcomes, grown = await self._database.write(perform)
+        self._bell.ring(grown)
         return outcomes
 
     async def _keep_wal_small(self) -> None:
@@ -146,23 +149,23 @@ class Writer:
             self._next_checkpoint = time.monotonic() + _CHECKPOINT_PAUSE_SECONDS
 
 
-async def _perform(transaction: Transaction, group: Iterable[_Queued]) -> list[Any]:
+def _perform(transaction: Transaction, group: Iterable[Write[Any] | Append]) -> list[Any]:
     """What each write answers or refuses with. Appends that follow one another are one piece of work."""
     outcomes: list[Any] = []
     appends: list[Append] = []
-    for queued in group:
-        if isinstance(queued.work, Append):
-            appends.append(queued.work)
+    for work in group:
+        if isinstance(work, Append):
+            appends.append(work)
             continue
         if appends:
-            outcomes += await append_all(transaction, appends)
+            outcomes += append_all(transaction, appends)
             appends = []
         try:
-            outcomes.append(await queued.work(transaction))
+            outcomes.append(work(transaction))
         except TurndockError as refusal:
             outcomes.append(refusal)
     if appends:
-        outcomes += await append_all(transaction, appends)
+        outcomes += append_all(transaction, appends)
     return outcomes
 
 

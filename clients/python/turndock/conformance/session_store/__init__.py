@@ -1,5 +1,6 @@
 """The cases of `SessionStore`, its mailbox and its stream of events included."""
 
+from turndock.conformance.session_store import abilities as abilities
 from turndock.conformance.session_store import concurrency as concurrency
 from turndock.conformance.session_store import deletion as deletion
 from turndock.conformance.session_store import events as events

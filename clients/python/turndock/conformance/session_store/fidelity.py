@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from turndock.conformance.claims import copied, equal, holds, refused
-from turndock.conformance.session_store.suite import NOW_US, SUITE, Fixture
-from turndock.types.v1 import Event, MessageReceived, MessageStreamed, Run, Session, TokenUsageUpdated, Usage
+from turndock.conformance.session_store.suite import SUITE, Fixture
+from turndock.store.v1 import AppendEventsRequest, GetSessionRequest, SaveRunRequest, SaveSessionRequest
+from turndock.types.v1 import (
+    Event,
+    MessageReceived,
+    MessageStreamed,
+    Response,
+    Run,
+    RunStatus,
+    Session,
+    TokenUsageUpdated,
+    Usage,
+)
 
 NUMBERS = (
     '{"big":9223372036854775807,"count":7,"flag":true,"id":9007199254740993,"one":1,"price":0.1,"zero":-0.0,'
@@ -27,43 +36,32 @@ def nested(depth: int) -> str:
 
 
 def filled(message: Message, salt: int = 1) -> None:
-    """Set every field of a message to something else than its default."""
+    """Set every field of a message to something else than its default; of a oneof, its first member."""
     for field in message.DESCRIPTOR.fields:
-        if (
-            field.containing_oneof
-            and not _is_optional(field)
-            and message.WhichOneof(field.containing_oneof.name)
-        ):
+        oneof = field.containing_oneof
+        if oneof is not None and len(oneof.fields) > 1 and message.WhichOneof(oneof.name):
             continue
         if field.message_type:
-            if field.is_repeated:
-                filled(getattr(message, field.name).add(), salt + field.number)
-            else:
-                filled(getattr(message, field.name), salt + field.number)
-        elif field.is_repeated:
-            getattr(message, field.name).append(_value(field, salt))
+            member = getattr(message, field.name)
+            filled(member.add() if field.is_repeated else member, salt + field.number)
+            continue
+        value = field.enum_type.values[-1].number if field.enum_type else _value(field.name, field.type, salt)
+        if field.is_repeated:
+            getattr(message, field.name).append(value)
         else:
-            setattr(message, field.name, _value(field, salt))
+            setattr(message, field.name, value)
 
 
-def _is_optional(field: FieldDescriptor) -> bool:
-    return (
-        field.has_presence and field.containing_oneof is not None and len(field.containing_oneof.fields) == 1
-    )
-
-
-def _value(field: FieldDescriptor, salt: int) -> Any:
-    if field.name.endswith("_json"):
-        return f'{{"{field.name}":{salt}}}'
-    if field.enum_type:
-        return field.enum_type.values[-1].number
-    kinds: dict[int, Any] = {
-        FieldDescriptor.TYPE_STRING: f"{field.name} é {salt}",
+def _value(name: str, kind: int, salt: int) -> str | bytes | bool | float:
+    if name.endswith("_json"):
+        return f'{{"{name}":{salt}}}'
+    values: dict[int, str | bytes | bool | float] = {
+        FieldDescriptor.TYPE_STRING: f"{name} é {salt}",
         FieldDescriptor.TYPE_BYTES: bytes([0, 255, salt % 256]),
         FieldDescriptor.TYPE_BOOL: True,
         FieldDescriptor.TYPE_DOUBLE: 0.1 + salt,
     }
-    return kinds.get(field.type, 1_000 + salt)
+    return values.get(kind, 1_000 + salt)
 
 
 def as_given(stored: Message, given: Message, *names: str) -> Message:
@@ -81,9 +79,17 @@ def as_given(stored: Message, given: Message, *names: str) -> Message:
 
 def same_bytes(stored: Message, given: Message, what: str, *names: str) -> None:
     """Fail unless a stored message is the given one, unknown fields included, but for the store's own fields."""
-    got = as_given(stored, given, *names).SerializeToString(deterministic=True)
-    expected = given.SerializeToString(deterministic=True)
-    equal(got, expected, f"{what} is not what was written.\n  written: {given}\n  read:    {stored}")
+    got = as_given(stored, given, *names)
+    if got.SerializeToString(deterministic=True) != given.SerializeToString(deterministic=True):
+        differing = [
+            field.name
+            for field in given.DESCRIPTOR.fields
+            if getattr(got, field.name) != getattr(given, field.name)
+        ]
+        holds(
+            False,
+            f"{what} is not what was written; what differs: {differing or 'fields that are unknown here'}.",
+        )
 
 
 def same_event(stored: Event, given: Event, what: str) -> None:
@@ -181,13 +187,32 @@ async def every_field_of_a_session_is_kept(fixture: Fixture) -> None:
 
 @SUITE.case("PF-B25")
 async def every_field_of_a_run_is_kept(fixture: Fixture) -> None:
-    """A run with every field set is read back as it was written."""
+    """A run with every field set is read back as it was written, but for the events of its response."""
     given = Run()
     filled(given)
     given.id, given.session_id = "run_1", "ses_1"
-    same_bytes(await fixture.save_run(given), given, "The run in the answer")
+    saved = await fixture.save_run(given)
+    given.response.ClearField("events")
+    given.response.ClearField("terminal")
+    same_bytes(saved, given, "The run in the answer")
     same_bytes(await fixture.read_run(), given, "The run")
     same_bytes((await fixture.list_runs()).runs[0], given, "The run in a list")
+
+
+@SUITE.case("SaveRun")
+async def a_stored_run_leaves_its_events_to_the_log(fixture: Fixture) -> None:
+    """In a stored run the response has no events and no terminal, whichever call stored it."""
+    event = fixture.event()
+    response = Response(text="ok", events=[event], terminal=event)
+    completed = RunStatus.RUN_STATUS_COMPLETED
+    await fixture.save_run(fixture.run("saved", status=completed, response=response))
+    await fixture.flush(fixture.session(), fixture.run("flushed", status=completed, response=response), [])
+    for run_id in ("saved", "flushed"):
+        stored = (await fixture.read_run(run_id)).response
+        equal(stored.text, "ok", "The response is kept.")
+        equal(len(stored.events), 0, "Its events are in the log, and only there.")
+        holds(not stored.HasField("terminal"), "Its terminal event is in the log, and only there.")
+    equal(len(response.events), 1, "The caller's message is as it was.")
 
 
 @SUITE.case("PF-B25")
@@ -288,35 +313,54 @@ async def text_no_store_can_keep_is_refused(fixture: Fixture) -> None:
     equal(await fixture.head(), 0, "Nothing is stored.")
 
 
-@SUITE.case("HANDS-OFF")
+@SUITE.case("HandsOff")
 async def a_message_handed_over_is_the_stores(fixture: Fixture) -> None:
-    """What a caller does to its messages afterwards changes nothing stored, and the store changes none of them."""
-    session, run, event = fixture.session(tags=["a"]), fixture.run(), fixture.event()
-    before = [copied(message) for message in (session, run, event)]
-    saved, saved_run = await fixture.save(session), await fixture.save_run(run)
-    result = await fixture.append_one(event)
-    equal([session, run, event], before, "The store changes no message it is given.")
-    session.tags.append("b")
-    run.prompt = "changed"
-    event.message_received.text = "changed"
-    saved.tags.append("c")
-    saved_run.prompt = "changed"
-    result.event.message_received.text = "changed"
-    read, read_run, log = await fixture.read_session(), await fixture.read_run(), await fixture.log()
-    equal(list(read.tags), ["a"], "The stored session is its own.")
-    equal(read_run.prompt, "hi", "The stored run is its own.")
-    equal(log.events[0].message_received.text, "hello", "The stored event is its own.")
-    read.tags.append("d")
-    read_run.prompt = "changed"
-    log.events[0].message_received.text = "changed"
-    equal(list((await fixture.read_session()).tags), ["a"], "What was read is the reader's own.")
-    equal((await fixture.read_run()).prompt, "hi", "What was read is the reader's own.")
+    """What a caller does to its requests afterwards changes nothing stored, and the store changes none of them."""
+    store, scope = fixture.store, fixture.scope
+    save = SaveSessionRequest(scope=scope, session=fixture.session(tags=["a"]))
+    save_run = SaveRunRequest(scope=scope, run=fixture.run())
+    append = AppendEventsRequest(scope=scope, events=[fixture.event("e1")])
+    before = [copied(request) for request in (save, save_run, append)]
+    await store.save_session(save)
+    await store.save_run(save_run)
+    await store.append_events(append)
+    equal([save, save_run, append], before, "The store changes no request it is given.")
+    save.session.tags.append("b")
+    save_run.run.prompt = "changed"
+    append.events[0].message_received.text = "changed"
+    equal(list((await fixture.read_session()).tags), ["a"], "The stored session is the store's own.")
+    equal((await fixture.read_run()).prompt, "hi", "The stored run is the store's own.")
     equal(
-        (await fixture.log()).events[0].message_received.text, "hello", "What was read is the reader's own."
+        (await fixture.log()).events[0].message_received.text, "hello", "The stored event is the store's own."
     )
-    again = await fixture.append_one(fixture.event(event.id, time_us=NOW_US))
+    again = await fixture.append_one(fixture.event("e1"))
     equal(
         again.payload_differs,
         False,
         "A duplicate is compared with what was stored, not with what became of it.",
     )
+
+
+@SUITE.case("HandsOff")
+async def an_answer_is_the_callers(fixture: Fixture) -> None:
+    """What a caller does to an answer changes nothing stored and no later answer, also not that of a retry."""
+    saving = SaveSessionRequest(scope=fixture.scope, session=fixture.session(tags=["a"]), request_id="q1")
+    reading = GetSessionRequest(scope=fixture.scope, session_id="ses_1")
+    appending = AppendEventsRequest(scope=fixture.scope, events=[fixture.event()], request_id="q2")
+    for _ in range(3):
+        saved = await fixture.store.save_session(saving)
+        equal(list(saved.session.tags), ["a"], "SaveSession answers with what is stored.")
+        saved.session.tags.append("b")
+        read = await fixture.store.get_session(reading)
+        equal(list(read.session.tags), ["a"], "GetSession answers with what is stored.")
+        read.session.tags.append("c")
+        appended = await fixture.store.append_events(appending)
+        equal(
+            appended.results[0].event.message_received.text,
+            "hello",
+            "AppendEvents answers with what is stored.",
+        )
+        appended.results[0].event.message_received.text = "changed"
+        log = await fixture.log()
+        equal(log.events[0].message_received.text, "hello", "GetEvents answers with what is stored.")
+        log.events[0].message_received.text = "changed"

@@ -101,19 +101,18 @@ async def a_failed_flush_leaves_everything_as_it_was(fixture: Fixture) -> None:
     known = fixture.event("known", "ses_2")
     await fixture.append(known)
     foreign_id = [*five[:3], fixture.event("known", metadata_json='{"a":1}')]
-    failures: tuple[tuple[str, Any], ...] = (
-        ("VALIDATION_ERROR", fixture.flush(changed, completed, spoiled)),
-        ("SEQUENCE_CONFLICT", fixture.flush(changed, completed, five, expected={"last_sequence": 7})),
-        ("INVALID_TRANSITION", fixture.flush(changed, completed, five, expected_run_status=PENDING)),
-        ("IDEMPOTENCY_CONFLICT", fixture.flush(changed, completed, foreign_id, strict_duplicates=True)),
-        ("ALREADY_EXISTS", fixture.flush(fixture.agent_session("ses_1", "ann"), completed, five)),
-        (
-            "VALIDATION_ERROR",
-            fixture.flush(changed, completed, five, chained_run=fixture.run("", status=PENDING)),
-        ),
-        ("VALIDATION_ERROR", fixture.flush(changed, completed, five, provider_metadata_json="[]")),
+    unnamed = fixture.run("", status=PENDING)
+    failures: tuple[tuple[str, list[Event], dict[str, Any]], ...] = (
+        ("VALIDATION_ERROR", spoiled, {}),
+        ("SEQUENCE_CONFLICT", five, {"expected": {"last_sequence": 7}}),
+        ("INVALID_TRANSITION", five, {"expected_run_status": PENDING}),
+        ("IDEMPOTENCY_CONFLICT", foreign_id, {"strict_duplicates": True}),
+        ("ALREADY_EXISTS", five, {"session": fixture.agent_session("ses_1", "ann")}),
+        ("VALIDATION_ERROR", five, {"chained_run": unnamed}),
+        ("VALIDATION_ERROR", five, {"provider_metadata_json": "[]"}),
     )
-    for reason, call in failures:
+    for reason, events, fields in failures:
+        call = fixture.flush(fields.pop("session", changed), completed, events, **fields)
         await refused(call, reason, "This flush is refused.")
         session = await fixture.read_session()
         equal(list(session.tags), ["old"], f"After {reason} the session is as before.")

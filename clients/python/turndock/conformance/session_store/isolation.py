@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -13,7 +14,7 @@ from turndock.conformance.session_store.suite import (
     SUITE,
     WATCH_EVENTS,
     Fixture,
-    together,
+    under_way,
 )
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -153,7 +154,7 @@ async def anothers_mailbox_is_out_of_reach(fixture: Fixture) -> None:
     )
     await unknown(blue.edit("run_2", prompt="x"), "RUN_NOT_FOUND", "EditRun finds no run.")
     await unknown(blue.cancel("run_2"), "RUN_NOT_FOUND", "CancelRun finds no run.")
-    await together((blue.release(epoch, force=True),))
+    equal(await blue.release(epoch, force=True), True, "A claim on nothing is given up.")
     claim = Claim(scope=blue.scope, session_id="ses_1", epoch=epoch)
     request = RenewClaimsRequest(owner="host-a", lease_ms=1, claims=[claim])
     lost = (await blue.mailbox.renew_claims(request)).lost
@@ -167,10 +168,11 @@ async def anothers_mailbox_is_out_of_reach(fixture: Fixture) -> None:
 async def anothers_events_end_no_wait(fixture: Fixture) -> None:
     """A reader that waits is not woken by, and does not get, events of another scope's session of that name."""
     red, blue = fixture, fixture.other()
-    waiting, _ = await together((blue.numbers("ses_1", wait_ms=300), red.numbers("ses_1", wait_ms=1)))
-    equal(waiting, [], "Nothing came.")
-    waiting, _ = await together((blue.numbers("ses_1", wait_ms=300), populated(red)))
-    equal(waiting, [], "What came is another scope's.")
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(blue.numbers("ses_1", wait_ms=400))
+        await under_way(blue)
+        await populated(red)
+    equal(waiting.result(), [], "What came is another scope's.")
 
 
 @SUITE.case("P-13", needs=(WATCH_EVENTS,))
@@ -189,7 +191,7 @@ async def the_unscoped_partition_is_one_of_its_own(fixture: Fixture) -> None:
     """An absent scope is a partition like any other: it sees nothing of the others and they nothing of it."""
     name = uuid.uuid4().hex
     store = fixture.store
-    await fixture.save(fixture.session(name, tags=["scoped"]))
+    await fixture.save(fixture.session(name, agent_id=name, tags=["scoped"]))
     await refused(
         store.get_session(GetSessionRequest(session_id=name)),
         "SESSION_NOT_FOUND",

@@ -310,6 +310,13 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T | TurndockError]:
     return [task.result() for task in tasks]
 
 
+async def under_way(fixture: Fixture) -> None:
+    """Let calls that were just started as tasks get as far as the store."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+        await fixture.head("nobody")
+
+
 async def eventually(call: Callable[[], Awaitable[T]], *, not_yet: str, within_s: float = 10.0) -> T:
     """Make a call again and again until it is no longer refused with the reason `not_yet`."""
     deadline = asyncio.get_running_loop().time() + within_s

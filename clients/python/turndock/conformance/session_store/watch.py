@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import cast
 
 from turndock.conformance.claims import equal, holds
-from turndock.conformance.session_store.suite import SUITE, WATCH_EVENTS, Fixture
+from turndock.conformance.session_store.suite import SUITE, WATCH_EVENTS, Fixture, under_way
 from turndock.store.v1 import WatchEventsResponse
 from turndock.types.v1 import RunStatus
 
@@ -47,7 +47,7 @@ async def a_stream_of_an_unknown_session_waits(fixture: Fixture) -> None:
     """A session that has no events yet can be watched: its first event is the stream's first."""
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(numbers(fixture.watch("later"), 1))
-        await fixture.head("later")
+        await under_way(fixture)
         await fixture.append(fixture.event(session_id="ses_2"))
         await fixture.append(fixture.event(session_id="later"))
     equal(watching.result(), [1], "The first event of that session, and none of another.")
@@ -59,7 +59,7 @@ async def a_stream_ahead_of_the_log_waits_for_its_number(fixture: Fixture) -> No
     await fixture.append(*fixture.events(2))
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(numbers(fixture.watch(after_sequence=4), 1))
-        await fixture.head()
+        await under_way(fixture)
         await fixture.append(*fixture.events(2))
         await fixture.append(fixture.event())
     equal(watching.result(), [5], "Events 3 and 4 are not sent.")
@@ -106,7 +106,7 @@ async def a_stream_that_is_left_disturbs_nobody(fixture: Fixture) -> None:
         for _ in range(5):
             await numbers(fixture.watch(), 1)
         leaving = group.create_task(numbers(fixture.watch(), 99))
-        await fixture.head()
+        await under_way(fixture)
         leaving.cancel()
         await fixture.append(*fixture.events(2))
     equal(staying.result(), [1, 2, 3], "The watcher that stayed gets everything.")
