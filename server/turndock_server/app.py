@@ -42,7 +42,7 @@ from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
 from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
-from turndock_server.stores.artifacts import SessionArtifacts
+from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
 from turndock_server.stores.checks import partition
 
 log = logging.getLogger("turndock.server")
@@ -52,6 +52,7 @@ _SERVICES = (
     "turndock.store.v1.SessionStore",
     "turndock.store.v1.ArtifactStore",
 )
+COMMAND = "command"
 _LAST_WORDS_S = 0.5
 """How long calls that are being answered may take once every turn has ended. Some would wait for ever."""
 
@@ -130,7 +131,11 @@ class App:
             defaults=with_defaults(settings.limits.agent_limits(), DEFAULT_LIMITS),
             read_log=_log_reader(store),
             artifacts=artifacts,
-            backend_defaults={name: each.config_json for name, each in settings.offered_backends().items()},
+            backend_defaults={
+                name: each.config_json
+                for name, each in settings.offered_backends().items()
+                if each.kind != COMMAND
+            },
             behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
         )
         prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
@@ -229,6 +234,12 @@ class App:
     def _backend(self, name: str, settings: BackendSettings) -> Backend:
         if settings.plugin is not None:
             return self._plugins[settings.plugin].backend()
+        if settings.kind == COMMAND:
+            # Its program is the operator's to choose: an agent's configuration must not name another.
+            from turndock_server.backends.command import CommandBackend, CommandConfig
+            from turndock_server.backends.sessions import parse_config
+
+            return CommandBackend(parse_config(CommandConfig, settings.config_json))
         try:
             return backends.create(settings.kind)
         except ImportError as error:
@@ -348,6 +359,9 @@ def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionReq
                 request.session_id,
                 delete_bytes=request.delete_artifacts,
             )
+        elif request.delete_artifacts:
+            scope = request.scope if request.HasField("scope") else None
+            await delete_all_of(artifacts, scope, request.session_id)
 
     return forget
 

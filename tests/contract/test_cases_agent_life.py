@@ -187,7 +187,11 @@ async def test_stopping_kills_the_turn_and_cancels_what_waits(host: Harness) -> 
         assert answer.run.status == RunStatus.RUN_STATUS_CANCELLED
     assert host.backend.record.terminated == 1
     assert host.agent.requests("terminate_agent")[0].reason == "enough"
-    assert types(await host.log_of(session_id))[-3:] == ["run_cancelled", "run_cancelled", "session_completed"]
+    assert types(await host.log_of(session_id))[-3:] == [
+        "run_cancelled",
+        "run_cancelled",
+        "session_completed",
+    ]
     assert await host.stop(request_id="stop-1") == status
     with refused("AGENT_NOT_FOUND"):
         await host.stop(request_id="stop-2")

@@ -58,9 +58,9 @@ async def test_M_08_a_chain_ends_at_its_limit_and_a_new_one_may_begin(local_host
     await local_host.start([result("again")], limits=AgentLimits(max_self_chain=2))
     for request_id in ("r1", "r2"):
         await local_host.ask("a", request_id=request_id)
+        await local_host.until_idle()
         ended = await local_host.ended(f"{request_id}/chain/3")
         assert (ended.status, ended.failure.reason) == (RunStatus.RUN_STATUS_FAILED, "self_chain_limit")
-        await local_host.until_idle()
     assert len(local_host.backend.record.prompts) == 6
 
 
@@ -289,7 +289,10 @@ async def test_M_26_the_bytes_of_prompts_are_bounded_too(host: Harness) -> None:
     await host.tell("12345678")
     with refused("MAX_RUNS_EXCEEDED") as caught:
         await host.tell("é2")
-    assert {name: caught.value.metadata[name] for name in ("limit", "pending_bytes", "incoming_bytes", "max_bytes")} == {
+    assert {
+        name: caught.value.metadata[name]
+        for name in ("limit", "pending_bytes", "incoming_bytes", "max_bytes")
+    } == {
         "limit": "bytes",
         "pending_bytes": "8",
         "incoming_bytes": "3",

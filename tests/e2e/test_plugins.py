@@ -233,7 +233,11 @@ async def test_a_plugin_dies_with_a_server_that_is_killed(tmp_path: Path) -> Non
 
         asyncio.run(main())
     """
-    server = await asyncio.create_subprocess_exec(*python(tmp_path, source), stdout=asyncio.subprocess.PIPE)
+    server = await asyncio.create_subprocess_exec(
+        *python(tmp_path, source),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody is left to remove its directory
+    )
     assert server.stdout is not None
     pid = int(await server.stdout.readline())
     server.kill()

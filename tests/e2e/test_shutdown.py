@@ -244,7 +244,7 @@ async def test_PF_B37_a_turn_that_outlasts_the_grace_is_interrupted_once(
             next(event.message_streamed.text for event in busy if event.HasField("message_streamed"))
             == "begun"
         )
-        assert (await api.status("busy")).current_run_id == "next"
+        await api.watch(Cursor(session_id=sessions[1])).until(begun("next"))
 
 
 async def test_a_second_signal_ends_the_grace_and_a_third_the_process(tmp_path: Path) -> None:

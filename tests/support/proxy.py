@@ -16,7 +16,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._open = True
-        self._connected = asyncio.Event()
+        self._refused = asyncio.Event()
         self.connections = 0
         """How many connections were made so far."""
 
@@ -46,11 +46,9 @@ class Proxy:
         """Accept connections again."""
         self._open = True
 
-    async def connected(self, count: int) -> None:
-        """Wait until so many connections have been made since the beginning."""
-        while self.connections < count:
-            await self._connected.wait()
-            self._connected.clear()
+    async def refused(self) -> None:
+        """Wait until a connection was broken because the gate is closed."""
+        await self._refused.wait()
 
     async def stop(self) -> None:
         """Break everything and end."""
@@ -68,6 +66,7 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
         if not self._open:
             writer.transport.abort()
+            self._refused.set()
             return
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
@@ -76,7 +75,6 @@ class Proxy:
             return
         self._writers |= {writer, far_writer}
         self.connections += 1
-        self._connected.set()
         try:
             await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
         finally:

@@ -115,6 +115,10 @@ class ServerProcess:
     async def start(self) -> None:
         """Start the process, and wait until health says SERVING."""
         await self.spawn()
+        await self.until_serving()
+
+    async def until_serving(self) -> None:
+        """Wait until health says SERVING; fails when the process ends before."""
         serves = asyncio.ensure_future(self.serves())
         ended = asyncio.ensure_future(self.child.wait())
         async with asyncio.timeout(WAIT_S):
@@ -135,7 +139,9 @@ class ServerProcess:
     @asynccontextmanager
     async def health(self) -> AsyncGenerator[AsyncGenerator[int, None]]:
         """What health says, and every change of it."""
-        async with wire.connect(self.endpoint, options=IMPATIENT) as channel:
+        # A connection of its own: a shared one may be that to a server just killed, and not know it yet.
+        options = (*IMPATIENT, ("grpc.use_local_subchannel_pool", 1))
+        async with wire.connect(self.endpoint, options=options) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(
                 health_pb2.HealthCheckRequest(), wait_for_ready=True
             )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.artifacts import BLUE, as_red
+from support.artifacts import BLUE, RED, as_red
 from turndock.errors import TurndockError
-from turndock_server.stores.artifacts import SessionArtifacts
+from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
 from turndock_server.stores.files import FileArtifactStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 
@@ -129,3 +129,13 @@ async def test_no_session_is_not_every_session(store: LocalStore) -> None:
     with pytest.raises(TurndockError, match="VALIDATION_ERROR"):
         await store.forget_session("red", "")
     assert await red.keys() == ("k",)
+
+
+async def test_a_store_without_the_ability_can_at_least_delete_all_of_a_session(store: LocalStore) -> None:
+    red = as_red(store)
+    for number in range(5):
+        await red.put(b"bytes", f"k{number}", session_id="ses_1")
+    await red.put(b"other", "other", session_id="ses_2")
+    await delete_all_of(store, RED, "ses_1")
+    await delete_all_of(store, RED, "ses_1")
+    assert await red.keys() == ("other",)

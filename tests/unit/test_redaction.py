@@ -81,3 +81,9 @@ def test_values_may_be_added_later() -> None:
 def test_further_patterns_are_custom() -> None:
     redactor = Redactor(patterns=[r"\b(\d)\1{3}\b"], categorized=True)
     assert redactor.count("pin 7777, not 7778") == ("pin [REDACTED:custom], not 7778", 1)
+
+
+def test_what_overlaps_is_one_secret() -> None:
+    redactor = Redactor(["secret123"], patterns=[r"secret\d+ now", r"x*"])
+    assert redactor.count("password=secret123 now and then") == ("[REDACTED] and then", 1)
+    assert redactor.count("secret123 password=other") == ("[REDACTED] [REDACTED]", 2)

@@ -9,6 +9,7 @@ others runs this as a plug-in: `python -m turndock_server.backends.plugin llama`
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -42,6 +43,7 @@ from turndock_server.backends.llama_engine import (
 )
 from turndock_server.backends.sessions import Config, State, parse_config
 
+_CONTROL_TOKEN: Final = re.compile(r"<\|(?=[^|<>\s]{1,40}\|>)")
 _BYTES_PER_TOKEN: Final = 4  # roughly, and only to guess how much room a new prompt takes
 
 
@@ -208,5 +210,13 @@ def _fitting(state: LlamaState, prompt: str) -> list[Turn]:
 def _messages(config: LlamaConfig, turns: Sequence[Turn], prompt: str) -> list[ChatMessage]:
     messages = [ChatMessage("system", config.system_prompt)] if config.system_prompt else []
     for turn in turns:
-        messages += [ChatMessage("user", turn.prompt), ChatMessage("assistant", turn.answer)]
-    return [*messages, ChatMessage("user", prompt)]
+        messages += [ChatMessage("user", _plain(turn.prompt)), ChatMessage("assistant", turn.answer)]
+    return [*messages, ChatMessage("user", _plain(prompt))]
+
+
+def _plain(text: str) -> str:
+    """A prompt in which nothing reads as a control token such as `<|im_end|>`: nobody's words may end their own turn.
+
+    A zero-width space behind the bracket is invisible to people and another token to the model.
+    """
+    return _CONTROL_TOKEN.sub("<\N{ZERO WIDTH SPACE}|", text)

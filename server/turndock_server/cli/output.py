@@ -2,13 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
 from turndock_server.cli.exits import Exit
+
+Row = TypeVar("Row")
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
@@ -110,6 +112,26 @@ def to_json(message: Any) -> dict[str, Any]:
     return MessageToDict(message, preserving_proto_field_name=True)
 
 
-def batched_json(messages: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Messages as `to_json` has them."""
-    return map(to_json, messages)
+async def first(rows: AsyncIterator[Row], limit: int) -> list[Row]:
+    """The first `limit` rows, all for 0. Says so when there are more."""
+    taken: list[Row] = []
+    async for row in rows:
+        if limit and len(taken) == limit:
+            hint(f"There are more than these {limit}; --limit 0 shows all.")
+            break
+        taken.append(row)
+    return taken
+
+
+def say_rows(
+    messages: Sequence[Row],
+    columns: Sequence[str],
+    cells: Callable[[Row], Sequence[object]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print messages: as a JSON array, or as a table."""
+    if as_json:
+        say_json([to_json(message) for message in messages])
+    else:
+        say_table(columns, map(cells, messages))

@@ -179,6 +179,19 @@ def artifact_row(artifact: Artifact) -> tuple[object, ...]:
     )
 
 
+def artifact_facts(artifact: Artifact) -> dict[str, object]:
+    """What there is to say about an artifact."""
+    return {
+        "key": artifact.key,
+        "size": size(artifact.size),
+        "sha-256": artifact.sha256.hex(),
+        "type": artifact.media_type,
+        "session": artifact.session_id,
+        "metadata": one_line(artifact.metadata_json, _CUT),
+        "stored": moment(artifact.stored_at_us),
+    }
+
+
 def server_facts(info: GetServerInfoResponse) -> dict[str, object]:
     """What there is to say about a server, but for its plug-ins."""
     limits = info.limits

@@ -1,8 +1,11 @@
 """The commands of `turndock` and their groups."""
 
+from typing import Annotated
+
 import typer
 
-from turndock_server.cli import local
+from turndock_server import __version__
+from turndock_server.cli import agents, artifacts, info, local, prompts, runs, sessions, watching
 
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
@@ -25,6 +28,30 @@ app = typer.Typer(
 )
 
 
-app.command(rich_help_panel="Run")(local.serve)
-app.command(rich_help_panel="Run")(local.demo)
-app.command(rich_help_panel="Run")(local.doctor)
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"turndock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """The options of `turndock` itself."""
+
+
+RUN, USE, LOOK, STORED = "Run a server", "Use agents", "Look", "Stored things"
+
+for command in (local.serve, local.demo, local.doctor):
+    app.command(rich_help_panel=RUN)(command)
+app.add_typer(agents.app, name="agents", rich_help_panel=USE)
+for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
+    app.command(rich_help_panel=USE)(command)
+app.add_typer(runs.app, name="runs", rich_help_panel=USE)
+for command in (watching.watch, info.info):
+    app.command(rich_help_panel=LOOK)(command)
+app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
+app.add_typer(artifacts.app, name="artifacts", rich_help_panel=STORED)

@@ -4,7 +4,8 @@ Client input that is wrong is refused; a backend's output is not, since nobody c
 
 - U+0000 and halves of surrogate pairs become U+FFFD.
 - JSON text that breaks a rule of `turndock.jsontext` becomes `{"turndock.unparsed": <its first 1,024 characters>}`.
-- An event of a type that is the host's own becomes ERROR_OCCURRED with `original_type`.
+- An event of a type that is the host's own, or a custom one with a name that is, becomes ERROR_OCCURRED with
+  `original_type`.
 
 Each repair is listed in the event's metadata under `turndock.repaired`, by field. What a payload lacks is listed under
 `turndock.warnings` and otherwise left alone.
@@ -23,6 +24,8 @@ from turndock.types.v1 import ErrorOccurred, Event, EventType, Failure, MessageS
 REPAIRED = "turndock.repaired"
 WARNINGS = "turndock.warnings"
 UNPARSED = "turndock.unparsed"
+RESERVED = "turndock."
+"""What the names of the host's own custom events begin with."""
 BACKEND_EVENT_ID = "turndock.backend_event_id"
 _PREVIEW = 1024
 
@@ -158,12 +161,21 @@ def _settle_type(event: Event) -> None:
     payload = event.WhichOneof("payload")
     if event.type == EventType.EVENT_TYPE_UNSPECIFIED and payload in _PAYLOAD_TYPES:
         event.type = _PAYLOAD_TYPES[payload]
-    if event.type == EventType.EVENT_TYPE_UNSPECIFIED or event.type in HOST_TYPES:
-        name = events.type_name(event.type) if event.type else "unspecified"
-        replaced = unknown_type(name, event.data_json)
+    refused = _refused_name(event)
+    if refused:
+        replaced = unknown_type(refused, event.data_json)
         replaced.metadata_json = event.metadata_json
         replaced.time_us = event.time_us
         event.CopyFrom(replaced)
+
+
+def _refused_name(event: Event) -> str:
+    """The name of a type, or of a custom event, that is not a backend's to use; empty if it may be used."""
+    if event.type == EventType.EVENT_TYPE_UNSPECIFIED:
+        return "unspecified"
+    if event.type in HOST_TYPES:
+        return events.type_name(event.type)
+    return event.custom.name if event.custom.name.startswith(RESERVED) else ""
 
 
 def _repair(event: Event) -> list[str]:

@@ -35,6 +35,12 @@ class Observer:
         """Whether the turn should wait with `finish`."""
         return self._behind > MAX_BEHIND_BYTES
 
+    async def finished_within(self, seconds: float) -> bool:
+        """Wait until everything is shown, but no longer than that; whether it is."""
+        if self._showing is not None:
+            await asyncio.wait((self._showing,), timeout=seconds)
+        return self._showing is None
+
     async def finish(self) -> None:
         """Wait until everything is shown."""
         while self._showing is not None:

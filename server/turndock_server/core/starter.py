@@ -241,7 +241,7 @@ def _start_failed(definition: AgentDefinition, error: Exception) -> TurndockErro
     failure = attach.start_failure(error)
     cause = failure.causes[0] if failure.causes else failure.reason
     return TurndockError(
-        "BACKEND_START_FAILED",
+        "PLUGIN_UNAVAILABLE" if cause == "plugin_unavailable" else "BACKEND_START_FAILED",
         f"backend {definition.backend!r}: {failure.message}",
         metadata={"backend": definition.backend, "cause": cause},
     )

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 MAX_BUFFERED_EVENTS = 1_000
 MAX_BUFFERED_BYTES = 1 << 20
 MAX_CHECKPOINT_BYTES = 1_024
+PATIENCE_S = 0.05
+"""How long a turn's last events wait for the behavior to have seen them, to be stored together with the terminal."""
 LEAVE_DEADLINE_S = 3.0
 """How long a backend may take to confirm an interrupt, and then to let go of its call."""
 
@@ -143,7 +145,8 @@ class Turn:
         await writer
         if self._fault is not None:
             raise self._fault
-        if self._observer is not None:
+        if self._observer is not None and not await self._observer.finished_within(PATIENCE_S):
+            await self._store_buffer()  # A slow behavior does not hold up the log.
             await self._observer.finish()
         return await self._outcome(self._end.result())
 
@@ -330,11 +333,14 @@ class Turn:
             await self._filled.wait()
             if self._end.done():
                 return
-            batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
             self._filled.clear()
-            if batch:
-                self.stored(await self._hooks.store(batch))
+            await self._store_buffer()
             self._room.set()
+
+    async def _store_buffer(self) -> None:
+        batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
+        if batch:
+            self.stored(await self._hooks.store(batch))
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 PLACEHOLDER: Final = "[REDACTED]"
@@ -74,19 +74,32 @@ class Redactor:
         return self.count(text)[0]
 
     def count(self, text: str) -> tuple[str, int]:
-        """The text without its secrets, and how many it had."""
-        total = 0
-        if self._known is not None:
-            text, total = self._known.subn(self._placeholder("secret"), text)
-        text, found = _ANY.subn(self._categorized_placeholder, text)
-        total += found
-        for pattern in self._custom:
-            text, found = pattern.subn(self._placeholder("custom"), text)
-            total += found
-        return text, total
+        """The text without its secrets, and how many it had. What overlaps is one secret, named after its beginning."""
+        found = sorted(self._find(text))
+        if not found:
+            return text, 0
+        pieces: list[str] = []
+        total = end = 0
+        for start, backwards, category in found:
+            stop = -backwards
+            if start >= end:
+                pieces += text[end:start], self._placeholder(category)
+                total += 1
+            end = max(end, stop)
+        pieces.append(text[end:])
+        return "".join(pieces), total
 
-    def _categorized_placeholder(self, match: re.Match[str]) -> str:
-        return self._placeholder(match.lastgroup or "secret")
+    def _find(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Where a secret begins, minus where it ends, and what it is: sorted, the longest one comes first."""
+        if self._known is not None:
+            for match in self._known.finditer(text):
+                yield match.start(), -match.end(), "secret"
+        for match in _ANY.finditer(text):
+            yield match.start(), -match.end(), match.lastgroup or "secret"
+        for pattern in self._custom:
+            for match in pattern.finditer(text):
+                if match[0]:
+                    yield match.start(), -match.end(), "custom"
 
     def _placeholder(self, category: str) -> str:
         return f"[REDACTED:{category}]" if self._categorized else PLACEHOLDER

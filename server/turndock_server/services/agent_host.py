@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import grpc.aio
 
@@ -69,6 +69,8 @@ MAX_CURSORS = 100
 MAX_WAIT_MS = 60_000
 MIN_PROGRESS_MS = 100
 MAX_DELAY_MS = 1_000
+_DEADLINE_MARGIN_S = 1.0
+"""A call that ends with less time left may have run out of it: the caller's clock began to run before ours."""
 
 
 class _Addressed(Protocol):
@@ -252,8 +254,8 @@ class AgentHostService:
 
 def _hung_up(context: Context) -> bool:
     """Whether the caller took the call back, rather than ran out of time."""
-    # A call without a deadline has None left, whatever its type says.
-    return (context.time_remaining() or float("inf")) > 0
+    left = cast("float | None", context.time_remaining())  # None for a call without a deadline
+    return left is None or left > _DEADLINE_MARGIN_S
 
 
 def _beside_its_response(run: Run) -> Run:

@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 from turndock import events as event_rules
 from turndock import jsontext
 from turndock.errors import TurndockError, invalid
+from turndock.ports import ArtifactStore
 from turndock.store.v1 import (
     ArtifactHeader,
     ArtifactStoreDeleteRequest,
@@ -18,7 +19,7 @@ from turndock.store.v1 import (
     ArtifactStorePutRequest,
     ArtifactStorePutResponse,
 )
-from turndock.types.v1 import Artifact
+from turndock.types.v1 import Artifact, Page, Scope
 from turndock_server.stores import checks, rules
 
 MAX_KEY_BYTES: Final = 1024
@@ -61,6 +62,21 @@ class SessionArtifacts(Protocol):
     async def sessions(self) -> Sequence[tuple[str, str]]:
         """Partition and id of every session that has rows, in that order."""
         ...
+
+
+async def delete_all_of(store: ArtifactStore, scope: Scope | None, session_id: str) -> None:
+    """Delete a session's artifacts by the contract's own calls: what can be done with a store of any kind."""
+    cursor = ""
+    while True:
+        request = ArtifactStoreListRequest(
+            scope=scope, session_id=session_id, page=Page(limit=checks.MAX_ROWS, cursor=cursor)
+        )
+        page = await store.list(request)
+        for artifact in page.artifacts:
+            await store.delete(ArtifactStoreDeleteRequest(scope=scope, key=artifact.key))
+        cursor = page.next_cursor
+        if not cursor:
+            return
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ class AgentHandle:
         timeout: float | None = None,
         request_id: str | None = None,
     ) -> NotifyResponse:
-        """Hand its behavior an event: any JSON value. `wait_applied` waits for the effect, at most `timeout` seconds."""
+        """Hand its behavior an event: any JSON value. With `wait_applied` it waits `timeout` seconds for the effect."""
         request = NotifyRequest(
             request_id=request_id or new_id(),
             agent_name=self.name,
@@ -306,14 +306,22 @@ class AgentHandle:
             status = await self.status()
             return [Cursor(session_id=status.session_id, after_sequence=after)]
 
-        request = watch_request(types, run_id, until_terminal, max_delay, progress_interval, with_status)
+        request = watch_request(
+            types=types,
+            run_id=run_id,
+            until_terminal=until_terminal,
+            max_delay=max_delay,
+            progress_interval=progress_interval,
+            with_status=with_status,
+        )
         return (FrameWatch if frames else Watch)(self._host, request, locate, tries=tries)
 
 
 def watch_request(
+    *,
     types: Iterable[EventType.ValueType],
-    run_id: str,
-    until_terminal: bool,
+    run_id: str = "",
+    until_terminal: bool = False,
     max_delay: float,
     progress_interval: float | None,
     with_status: bool,

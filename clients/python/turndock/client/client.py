@@ -193,7 +193,9 @@ class Client:
         async def locate() -> list[Cursor]:
             return [Cursor(session_id=one) if isinstance(one, str) else one for one in cursors]
 
-        request = watch_request(types, "", False, max_delay, progress_interval, with_status)
+        request = watch_request(
+            types=types, max_delay=max_delay, progress_interval=progress_interval, with_status=with_status
+        )
         return (FrameWatch if frames else Watch)(self._host, request, locate, tries=tries)
 
 

@@ -45,7 +45,7 @@ class ResumedStream(Generic[Message]):
         self._hang_up()
 
     def interrupt(self, error: TurndockError) -> None:
-        """The call is of no more use, as when a server says that it stops. Raises the error when that was the last try."""
+        """The call is of no more use, as when a server says that it stops. Raises the error after the last try."""
         self._hang_up()
         self._failures += 1
         self._error = error

@@ -18,7 +18,10 @@ from turndock.wire import close_stream
 async def upload(
     start: Callable[[], grpc.aio.StreamUnaryCall[Any, Any]], requests: AsyncIterator[Any]
 ) -> Any:
-    """Start a call, send all requests and return the response. Raises what gRPC raises, or what the requests' iterator raises."""
+    """Start a call, send all requests and return the response.
+
+    Raises what gRPC raises, or what the requests' iterator raises.
+    """
     call = start()
     feeder = asyncio.create_task(_feed(call, requests))
     answer = asyncio.create_task(_answer(call))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
@@ -77,10 +77,7 @@ class Database:
         self._path = Path(url.database or "")
         self._busy_timeout_ms = busy_timeout_ms
         arguments = {"timeout": busy_timeout_ms / 1000, "isolation_level": None}
-        # Nothing is left to roll back on a connection that comes back: what is begun is ended by its `with`.
-        self._writing = create_engine(
-            url, connect_args=arguments, pool_size=1, max_overflow=0, pool_reset_on_return=None
-        )
+        self._writing = create_engine(url, connect_args=arguments)
         self._reading = create_engine(
             url,
             connect_args=arguments,
@@ -93,14 +90,15 @@ class Database:
         event.listen(self._writing, "begin", _begin_immediate)
         _set_at_connect(self._writing, *_WRITER_PRAGMAS, f"synchronous = {synchronous}")
         _set_at_connect(self._reading, *_READER_PRAGMAS)
+        self._writer: Connection | None = None
         self._writer_thread = ThreadPoolExecutor(1, "turndock-store-writer")
         self._reader_threads = ThreadPoolExecutor(readers, "turndock-store-reader")
 
     async def open(self) -> None:
         """Open the file, and let readers and writers work side by side from now on. Raises `TurndockError`."""
-        await self.patiently(lambda: _on(self._writer_thread, self._turn_wal_on))
+        await self.patiently(lambda: _on(self._writer_thread, self._connect))
 
-    async def patiently(self, attempt: Callable[[], asyncio.Future[T]]) -> T:
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until the busy timeout is over: a file that several processes open for the first time may refuse at once.
 
         Raises `TurndockError` for whatever the database reports.
@@ -109,8 +107,8 @@ class Database:
         while True:
             try:
                 return await attempt()
-            except (SQLAlchemyError, sqlite3.Error) as error:
-                failure = storage_error(error)
+            except (SQLAlchemyError, sqlite3.Error, TurndockError) as error:
+                failure = error if isinstance(error, TurndockError) else storage_error(error)
                 if failure.reason != "STORAGE_BUSY" or time.monotonic() > deadline:
                     raise failure from error
             await asyncio.sleep(_RETRY_SECONDS)
@@ -131,14 +129,15 @@ class Database:
         """The result of writing in one transaction, committed. Raises what the database reports, unchanged."""
 
         def write() -> T:
-            with self._writing.connect() as connection, connection.begin():
+            connection = self._opened()
+            with connection.begin():
                 return work(connection)
 
         return _on(self._writer_thread, write)
 
-    async def lookout(self) -> Lookout:
-        """A connection that stays open to see what other processes do."""
-        return Lookout(self._reader_threads, await _on(self._reader_threads, self._reading.connect))
+    def lookout(self) -> Lookout:
+        """Somebody who sees what other processes do."""
+        return Lookout(self._reading)
 
     def wal_bytes(self) -> int:
         """Size of the write-ahead log's file."""
@@ -156,57 +155,71 @@ class Database:
 
     async def close(self) -> None:
         """Wait for what is under way, then close every connection."""
-        for threads, engine in (
-            (self._reader_threads, self._reading),
-            (self._writer_thread, self._writing),
-        ):
-            await _on(threads, engine.dispose)
-            await asyncio.to_thread(threads.shutdown)
+        await asyncio.to_thread(self._reader_threads.shutdown)
+        await asyncio.to_thread(self._writer_thread.shutdown)
+        await asyncio.to_thread(self._disconnect)
 
-    def _turn_wal_on(self) -> None:
-        with self._writing.connect() as connection:
-            driver = _driver(connection)
-            ((mode,),) = driver.execute("PRAGMA journal_mode").fetchall()
-            if mode != "wal":
-                driver.execute("PRAGMA journal_mode = WAL").fetchall()
+    def _connect(self) -> None:
+        connection = self._writer = self._writer or self._writing.connect()
+        driver = _driver(connection)
+        ((mode,),) = driver.execute("PRAGMA journal_mode").fetchall()
+        if mode != "wal":
+            driver.execute("PRAGMA journal_mode = WAL").fetchall()
+
+    def _disconnect(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writing.dispose()
+        self._reading.dispose()
+
+    def _opened(self) -> Connection:
+        if self._writer is None:
+            raise TurndockError("STORAGE_CONNECTION_FAILED", "the database is not open")
+        return self._writer
 
     def _truncate_wal(self) -> bool:
         """Readers of other processes are waited for only briefly: meanwhile nobody can write."""
-        with self._writing.connect() as connection:
-            driver = _driver(connection)
-            driver.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_TIMEOUT_MS}")
-            try:
-                ((is_busy, *_),) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            finally:
-                driver.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+        driver = _driver(self._opened())
+        driver.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_TIMEOUT_MS}")
+        try:
+            ((is_busy, *_),) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            driver.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
         return not is_busy
 
 
 class Lookout:
     """A connection that stays open: a file's version is told relative to what its connection saw before."""
 
-    def __init__(self, threads: Executor, connection: Connection) -> None:
-        self._threads = threads
-        self._connection = connection
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, "turndock-store-lookout")
+        self._connection: Connection | None = None
         self._version: int | None = None
 
     async def has_changed(self) -> bool:
         """Whether another connection has committed anything since the last look. Raises `TurndockError`."""
-
-        def look() -> int:
-            version: int = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
-            return version
-
         try:
-            version = await _on(self._threads, look)
+            version = await _on(self._thread, self._look)
         except SQLAlchemyError as error:
             raise storage_error(error) from error
         self._version, before = version, self._version
         return version != before
 
     async def close(self) -> None:
-        """Give the connection back."""
-        await _on(self._threads, self._connection.close)
+        """Give the connection back, after the look that is under way."""
+        await _on(self._thread, self._leave)
+        self._thread.shutdown(wait=False)
+
+    def _look(self) -> int:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        version: int = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+        return version
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 def storage_error(error: BaseException) -> TurndockError:

@@ -30,7 +30,7 @@ from turndock_server.stores.sql import rows as session_rows
 from turndock_server.stores.sql import runs as run_rows
 from turndock_server.stores.sql import sessions
 from turndock_server.stores.sql.appends import Append, Book
-from turndock_server.stores.sql.rows import Partition, SessionRow
+from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of
 from turndock_server.stores.sql.runs import RunRow
 from turndock_server.stores.sql.schema import NEVER, runs
 from turndock_server.stores.sql.schema import sessions as sessions_table
@@ -61,7 +61,7 @@ def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -
         if run.request_sha256 != request.run.request_sha256:
             raise rules.token_conflict(run.id)
         return EnqueueRunResponse(run=run, duplicate=True, pending_count=waiting.count, owner=owner)
-    fence = request.fence if request.HasField("fence") else None
+    fence = fence_of(request)
     if fence is not None:
         session.check_fence(fence, tx.now_us)
     _check_open(session)

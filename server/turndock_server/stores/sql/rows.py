@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 from sqlalchemy import bindparam, insert, select, update
 
@@ -23,6 +23,19 @@ class Partition:
 
     key: int
     tenant: str
+
+
+class Fenced(Protocol):
+    """A request that may name the ownership under which it is made."""
+
+    @property
+    def fence(self) -> Fence: ...
+    def HasField(self, field_name: Literal["fence"]) -> bool: ...  # protobuf's own spelling
+
+
+def fence_of(request: Fenced) -> Fence | None:
+    """The ownership under which a request is made."""
+    return request.fence if request.HasField("fence") else None
 
 
 @dataclass(slots=True)

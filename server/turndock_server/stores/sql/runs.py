@@ -12,7 +12,7 @@ from turndock.store.v1 import SaveRunRequest, SaveRunResponse
 from turndock.types.v1 import Run, RunStatus
 from turndock_server.stores import rules
 from turndock_server.stores.sql import rows
-from turndock_server.stores.sql.rows import Partition, SessionRow
+from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of
 from turndock_server.stores.sql.schema import runs, sessions
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
@@ -174,7 +174,7 @@ def _queue_key(tx: Transaction, session_key: int, *, front: bool) -> int:
 def save(tx: Transaction, partition: Partition, request: SaveRunRequest) -> SaveRunResponse:
     """SaveRun. The session need not have been saved."""
     session = rows.load(tx, partition, request.run.session_id)
-    fence = request.fence if request.HasField("fence") else None
+    fence = fence_of(request)
 
     def write() -> SaveRunResponse:
         session.check_fence(fence, tx.now_us)

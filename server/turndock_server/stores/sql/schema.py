@@ -157,19 +157,3 @@ events = Table(
     UniqueConstraint("scope", "id"),
 )
 Index("events_of_run", events.c.session, events.c.run, events.c.sequence)
-
-artifacts = Table(
-    "artifacts",
-    metadata,
-    Column("key", RowKey, primary_key=True),
-    Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
-    Column("name", Text, nullable=False),
-    # The session's id, not its key: an artifact may name a session that was never saved. Empty = none.
-    Column("session_id", Text, nullable=False),
-    Column("size", BigInteger, nullable=False),
-    Column("stored_at", BigInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    UniqueConstraint("scope", "name"),
-)
-"""Rows of an ArtifactStore: they go with their session, in the same transaction."""
-Index("artifacts_of_session", artifacts.c.scope, artifacts.c.session_id)

@@ -15,10 +15,9 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Session
 from turndock_server.stores import checks, rules
-from turndock_server.stores.sql.rows import Partition, SessionRow, load, put
+from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of, load, put
 from turndock_server.stores.sql.schema import (
     NEVER,
-    artifacts,
     events,
     retry_tokens,
     runs,
@@ -103,7 +102,7 @@ def check_agent_name(tx: Transaction, row: SessionRow, session: Session) -> None
 def save(tx: Transaction, partition: Partition, request: SaveSessionRequest) -> SaveSessionResponse:
     """SaveSession."""
     row = load(tx, partition, request.session.id)
-    fence = request.fence if request.HasField("fence") else None
+    fence = fence_of(request)
 
     def write() -> SaveSessionResponse:
         row.check_fence(fence, tx.now_us)
@@ -125,13 +124,9 @@ def remove(tx: Transaction, partition: Partition, request: DeleteSessionRequest)
     fingerprint = rules.fingerprint(request) if request.request_id else b""
     if request.request_id and _was_buried_by(tx, row, request.request_id, fingerprint):
         return DeleteSessionResponse()
-    fence = request.fence if request.HasField("fence") else None
+    fence = fence_of(request)
     row.check_fence(fence, tx.now_us)
     row.see(fence)
-    # Artifacts may name a session that was never made.
-    tx.connection.execute(
-        delete(artifacts).where(artifacts.c.scope == row.scope, artifacts.c.session_id == row.id)
-    )
     if row.key is not None:
         for table in (events, runs, retry_tokens):
             tx.connection.execute(delete(table).where(table.c.session == row.key))

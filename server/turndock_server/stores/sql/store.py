@@ -66,7 +66,7 @@ from turndock_server.stores.sql import lists, mailbox, migrations, runs, scopes,
 from turndock_server.stores.sql.appends import Append, append_once
 from turndock_server.stores.sql.engine import Database, Synchronous, url_of
 from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
-from turndock_server.stores.sql.rows import Partition
+from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
@@ -117,7 +117,7 @@ class SqlSessionStore:
 
         try:
             await database.open()
-            if not await database.read(migrations.is_current):
+            if not await database.patiently(lambda: database.read(migrations.is_current)):
                 if not migrate:
                     raise migrations.required()
                 await database.patiently(lambda: database.write(migrations.bring_up_to_date))
@@ -295,7 +295,7 @@ class SqlSessionStore:
 
     async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
         checks.check_enqueue(request)
-        _check_fence(request.fence if request.HasField("fence") else None)
+        _check_fence(fence_of(request))
         partition = await self._partition(request)
         return await self._writer.write(lambda tx: mailbox.enqueue(tx, partition, request))
 
@@ -354,7 +354,7 @@ class SqlSessionStore:
             to_append,
             field=field,
             expected=request.expected if request.HasField("expected") else None,
-            fence=request.fence if request.HasField("fence") else None,
+            fence=fence_of(request),
             is_strict=request.strict_duplicates,
         )
 
@@ -393,7 +393,7 @@ class SqlSessionStore:
 
 def _check_token_and_fence(request: OwnersRequest) -> None:
     checks.check_request_id(request.request_id)
-    _check_fence(request.fence if request.HasField("fence") else None)
+    _check_fence(fence_of(request))
 
 
 def _check_fence(fence: Fence | None) -> None:

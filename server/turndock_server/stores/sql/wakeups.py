@@ -107,7 +107,7 @@ class Bell:
             self._lookout = None
 
     async def _compare_versions(self) -> None:
-        lookout = await self._database.lookout()
+        lookout = self._database.lookout()
         try:
             while self._listeners:
                 if await lookout.has_changed():

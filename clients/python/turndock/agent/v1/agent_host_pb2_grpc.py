@@ -158,8 +158,8 @@ class AgentHostServicer:
         """StartAgent makes an agent: it creates a session, or takes an existing one to continue it, and starts the backend.
 
         Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
-        untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, and no agent exists;
-        INVALID_ARGUMENT naming the field.
+        untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
+        its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,8 +25,8 @@ class AgentHostStub:
     """StartAgent makes an agent: it creates a session, or takes an existing one to continue it, and starts the backend.
 
     Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
-    untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, and no agent exists;
-    INVALID_ARGUMENT naming the field.
+    untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
+    its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
     """
     GetAgent: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]
     """GetAgent reads an agent's status. Does not wake it. NOT_FOUND when no agent has the name and has not stopped."""
@@ -119,8 +119,8 @@ class AgentHostServicer:
         """StartAgent makes an agent: it creates a session, or takes an existing one to continue it, and starts the backend.
 
         Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
-        untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, and no agent exists;
-        INVALID_ARGUMENT naming the field.
+        untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
+        its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
         """
     def GetAgent(
         self, request: turndock.agent.v1.agent_host_pb2.GetAgentRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]

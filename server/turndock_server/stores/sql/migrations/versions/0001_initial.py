@@ -110,15 +110,3 @@ def upgrade() -> None:
         sa.UniqueConstraint("scope", "id"),
     )
     op.create_index("events_of_run", "events", ["session", "run", "sequence"])
-    op.create_table(
-        "artifacts",
-        sa.Column("key", _KEY, primary_key=True),
-        sa.Column("scope", _KEY, sa.ForeignKey("scopes.key"), nullable=False),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("session_id", sa.Text, nullable=False),
-        sa.Column("size", sa.BigInteger, nullable=False),
-        sa.Column("stored_at", sa.BigInteger, nullable=False),
-        sa.Column("body", sa.LargeBinary, nullable=False),
-        sa.UniqueConstraint("scope", "name"),
-    )
-    op.create_index("artifacts_of_session", "artifacts", ["scope", "session_id"])

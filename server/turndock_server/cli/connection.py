@@ -1,0 +1,120 @@
+"""What every command that talks to a server has in common: its options, its client, and how it fails."""
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from turndock_server.cli.exits import Exit
+from turndock_server.cli.options import DEFAULT_SERVER, ScopeOption, ServerOption
+from turndock_server.cli.output import fail, safe
+
+if TYPE_CHECKING:
+    from turndock.client import AgentHandle, Client
+    from turndock.errors import TurndockError
+    from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+    from turndock.types.v1 import Scope
+
+TOKEN_VARIABLE = "TURNDOCK_TOKEN"
+
+
+class Connection:
+    """A server, in a scope."""
+
+    def __init__(self, client: "Client", patient: "Client", scope: "Scope | None") -> None:
+        self.client = client
+        """Gives up at once when nobody is there: who types a command wants to know."""
+        self.patient = patient
+        """Tries for a while, for what goes on after the first answer."""
+        self.scope = scope
+        """For requests that name it themselves; None = the unscoped partition."""
+
+    def agent(self, name: str) -> "AgentHandle":
+        """The agent of that name. Calls nobody."""
+        return self.client.agent(name)
+
+    @functools.cached_property
+    def sessions(self) -> "RemoteSessionStore":
+        """The server's session store."""
+        return self.client.session_store()
+
+    @functools.cached_property
+    def artifacts(self) -> "RemoteArtifactStore":
+        """The server's artifact store."""
+        return self.client.artifact_store()
+
+
+def connected(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a coroutine function a command: `--server` and `--scope` are added, the first parameter is the connection.
+
+    All other parameters are keyword-only. Every failure ends the command with a sentence on standard error and its
+    exit code.
+    """
+
+    @functools.wraps(command)
+    def run(*, server: str, scope: str | None, **options: Any) -> None:
+        _run(server, scope, lambda connection: command(connection, **options))
+
+    added = inspect.signature(_connection_options).parameters.values()
+    own = list(inspect.signature(command).parameters.values())[1:]
+    parameters = [*own, *added]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _connection_options(*, server: ServerOption = DEFAULT_SERVER, scope: ScopeOption = None) -> None:
+    """The parameters that every command has besides its own."""
+
+
+def _run(server: str, scope: str | None, act: Callable[[Connection], Awaitable[None]]) -> None:
+    from turndock.client import TurnFailed
+    from turndock.errors import TurndockError
+
+    try:
+        asyncio.run(_connect(server, scope, act))
+    except TurndockError as error:
+        raise refused(error, server) from None
+    except TurnFailed as error:
+        raise fail(f"the turn did not succeed: {error}", code=Exit.TURN_FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+async def _connect(server: str, scope: str | None, act: Callable[[Connection], Awaitable[None]]) -> None:
+    from turndock.client import Client, Retry
+    from turndock.types.v1 import Scope
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    async with (
+        Client(server, token=token, scope=scope or None, retry=Retry(tries=1)) as client,
+        Client(server, token=token, scope=scope or None) as patient,
+    ):
+        await act(Connection(client, patient, Scope(tenant=scope) if scope else None))
+
+
+def refused(error: "TurndockError", server: str) -> typer.Exit:
+    """Say why a call failed and what to do next, and return what to raise."""
+    from turndock.errors import REASONS
+
+    if error.reason == "UNAVAILABLE":
+        typer.echo(f"turndock: no server answers at {safe(server)}", err=True)
+        typer.echo("  `turndock serve` starts one; --server or TURNDOCK_SERVER names another.", err=True)
+        return typer.Exit(Exit.UNREACHABLE)
+    info = REASONS.get(error.reason)
+    return fail(
+        f"{error.message} ({error.reason})", _ADVICE.get(error.reason) or (info.advice if info else "")
+    )
+
+
+_ADVICE: dict[str, Any] = {
+    "AGENT_NOT_FOUND": "`turndock agents list` shows those there are; `turndock agents start NAME --backend echo` "
+    "starts one.",
+    "SESSION_NOT_FOUND": "`turndock sessions list` shows those there are.",
+    "RUN_NOT_FOUND": "`turndock runs list AGENT` shows those there are.",
+}
+"""What to do next, where the command line has a better word than the protocol."""
