@@ -21,6 +21,7 @@ from harness import HERE, READY, process
 from turndock import events, wire
 from turndock.agent.v1 import Batch, WatchRequest, WatchResponse, agent_host_pb2
 from turndock.backend.v1 import PromptRequest, Result
+from turndock.plugin.v1 import DescribeRequest
 from turndock.remote import RemoteBackend, RemotePlugin
 from turndock.serving.handlers import add_port
 from turndock.types.v1 import BackendSession, Event, ToolApprovalDecided, ToolApprovalRequested
@@ -79,7 +80,7 @@ async def main(kind: str) -> None:
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(process(str(HERE / "load_backend.py"), "127.0.0.1:0"))
         channel = wire.connect(address)
-        description = await RemotePlugin(channel).describe()
+        description = await RemotePlugin(channel).describe(DescribeRequest())
         backend = RemoteBackend(channel, description.contracts[0].capabilities)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         database = (

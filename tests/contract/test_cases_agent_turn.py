@@ -79,8 +79,8 @@ async def test_M_18_a_turn_can_be_interrupted_in_its_very_beginning(host: Harnes
     await host.start(*[[gate(f"g{number}"), result("never")] for number in range(5)])
     for number in range(5):
         asking = host.asking("a", request_id=f"r{number}")
-        while await host.interrupt() != InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED:
-            await asyncio.sleep(0)
+        await host.until(lambda status: status.phase == AgentPhase.AGENT_PHASE_PROCESSING)
+        assert await host.interrupt() == InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED
         assert (await asking).failure.reason == "interrupted"
         assert len((await host.state())["errors"]) == number + 1
 

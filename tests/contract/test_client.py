@@ -18,10 +18,12 @@ EAGER = Retry(tries=5, first_pause=0.01, longest_pause=0.05)
 
 
 @contextlib.asynccontextmanager
-async def served(**options: str) -> AsyncGenerator[tuple[FakeHost, Client]]:
-    async with fake_host() as (host, endpoint):
-        async with Client(str(endpoint), retry=EAGER, **options) as client:  # type: ignore[arg-type]  # strings all
-            yield host, client
+async def served(token: str = "", scope: str | None = None) -> AsyncGenerator[tuple[FakeHost, Client]]:
+    async with (
+        fake_host() as (host, endpoint),
+        Client(str(endpoint), retry=EAGER, token=token, scope=scope) as client,
+    ):
+        yield host, client
 
 
 async def test_an_agent_is_started_asked_told_and_prompted() -> None:
@@ -181,24 +183,28 @@ async def test_leaving_a_prompt_s_stream_leaves_its_run() -> None:
 @contextlib.asynccontextmanager
 async def watched(events: int = 0) -> AsyncGenerator[tuple[FakeHost, FakeAgent, Client, Proxy]]:
     """An agent with so many events, behind a proxy."""
-    async with fake_host() as (host, endpoint), proxied(endpoint.host, endpoint.port) as proxy:
-        async with Client(f"127.0.0.1:{proxy.port}", retry=EAGER) as client:
-            await client.start_agent("ann", backend="echo")
-            fake = host.agents["ann"]
-            fake.append(*(f"e{n}" for n in range(1, events + 1)))
-            yield host, fake, client, proxy
+    async with (
+        fake_host() as (host, endpoint),
+        proxied(endpoint.host, endpoint.port) as proxy,
+        Client(f"127.0.0.1:{proxy.port}", retry=EAGER) as client,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        await client.start_agent("ann", backend="echo")
+        fake = host.agents["ann"]
+        fake.append(*(f"e{n}" for n in range(1, events + 1)))
+        yield host, fake, client, proxy
 
 
 async def test_PF_B01_a_watch_from_any_place_gets_what_comes_after_it_once() -> None:
     async with watched(12) as (_, fake, client, _):
         agent = client.agent("ann")
         for after in (0, Cursor(session_id="ses-ann"), 5, 11):
-            async with asyncio.timeout(DEADLINE_S), agent.watch(after) as watch:
+            async with agent.watch(after) as watch:
                 start = after.after_sequence if isinstance(after, Cursor) else after
                 got = [(await anext(watch)).sequence for _ in range(12 - start)]
                 assert got == [*range(start + 1, 13)]
                 assert [cursor.after_sequence for cursor in watch.cursors] == [12]
-        async with asyncio.timeout(DEADLINE_S), agent.watch(12) as watch:
+        async with agent.watch(12) as watch:
             pending = asyncio.ensure_future(anext(watch))
             fake.append("thirteen")
             assert (await pending).sequence == 13
@@ -208,7 +214,7 @@ async def test_PF_E29_an_idle_watch_stands_at_once_and_survives_two_breaks() -> 
     async with watched() as (host, fake, client, proxy):
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch() as watch:
+        async with client.agent("ann").watch() as watch:
             assert loop.time() - begun < 1  # although there is no event yet
             got: list[int] = []
             for round_ in range(3):
@@ -223,26 +229,30 @@ async def test_PF_E29_an_idle_watch_stands_at_once_and_survives_two_breaks() -> 
 
 
 async def test_a_watch_waits_for_a_server_that_is_away() -> None:
-    async with watched(2) as (_, fake, client, proxy):
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch(1) as watch:
-            assert (await anext(watch)).sequence == 2
-            proxy.close_gate()
-            pending = asyncio.ensure_future(anext(watch))
-            fake.append("away")
-            await proxy.refused()
-            assert not pending.done()
-            proxy.open_gate()
-            assert (await pending).sequence == 3
+    async with (
+        watched(2) as (_, fake, client, proxy),
+        client.agent("ann").watch(1) as watch,
+    ):
+        assert (await anext(watch)).sequence == 2
+        proxy.close_gate()
+        pending = asyncio.ensure_future(anext(watch))
+        fake.append("away")
+        await proxy.refused()
+        assert not pending.done()
+        proxy.open_gate()
+        assert (await pending).sequence == 3
 
 
 async def test_a_watch_with_bounded_tries_gives_up() -> None:
-    async with watched(1) as (_, _, client, proxy):
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch(tries=3) as watch:
-            assert (await anext(watch)).sequence == 1
-            proxy.close_gate()
-            with pytest.raises(TurndockError) as caught:
-                await anext(watch)
-            assert caught.value.code is Code.UNAVAILABLE
+    async with (
+        watched(1) as (_, _, client, proxy),
+        client.agent("ann").watch(tries=3) as watch,
+    ):
+        assert (await anext(watch)).sequence == 1
+        proxy.close_gate()
+        with pytest.raises(TurndockError) as caught:
+            await anext(watch)
+        assert caught.value.code is Code.UNAVAILABLE
 
 
 async def test_PF_B03_a_watch_cut_at_every_place_misses_and_repeats_nothing() -> None:
@@ -255,7 +265,7 @@ async def test_PF_B03_a_watch_cut_at_every_place_misses_and_repeats_nothing() ->
                 if n % 20 == 10:
                     proxy.cut()
 
-        async with asyncio.timeout(30), client.agent("ann").watch() as watch:
+        async with client.agent("ann").watch() as watch:
             writer = asyncio.create_task(write())
             got = [(await anext(watch)).sequence for _ in range(200)]
             await writer
@@ -265,7 +275,7 @@ async def test_PF_B03_a_watch_cut_at_every_place_misses_and_repeats_nothing() ->
 async def test_PF_B39_ranges_that_were_pruned_are_named() -> None:
     async with watched(10) as (_, fake, client, _):
         fake.pruned_through = 6
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch(2) as watch:
+        async with client.agent("ann").watch(2) as watch:
             got = [(await anext(watch)).sequence for _ in range(4)]
             assert got == [7, 8, 9, 10]
             [skipped] = watch.skipped
@@ -273,20 +283,22 @@ async def test_PF_B39_ranges_that_were_pruned_are_named() -> None:
 
 
 async def test_a_watch_goes_on_when_its_server_stops_and_ends_when_its_run_has() -> None:
-    async with watched(1) as (host, fake, client, _):
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch() as watch:
-            assert (await anext(watch)).sequence == 1
-            fake.end = End.REASON_SERVER_STOPPING
-            fake.wake()
-            pending = asyncio.ensure_future(anext(watch))
-            while host.calls["Watch"] < 2:
-                await asyncio.wait([pending], timeout=0.01)
-            fake.append("next")
-            assert (await pending).sequence == 2
-            fake.end = End.REASON_TERMINAL
-            fake.wake()
-            assert [event async for event in watch] == []
-            assert watch.end == End.REASON_TERMINAL
+    async with (
+        watched(1) as (host, fake, client, _),
+        client.agent("ann").watch() as watch,
+    ):
+        assert (await anext(watch)).sequence == 1
+        fake.end = End.REASON_SERVER_STOPPING
+        fake.wake()
+        pending = asyncio.ensure_future(anext(watch))
+        while host.calls["Watch"] < 2:
+            await asyncio.wait([pending], timeout=0.01)
+        fake.append("next")
+        assert (await pending).sequence == 2
+        fake.end = End.REASON_TERMINAL
+        fake.wake()
+        assert [event async for event in watch] == []
+        assert watch.end == End.REASON_TERMINAL
 
 
 async def test_a_watch_stops_when_it_is_told_to() -> None:
@@ -312,18 +324,20 @@ async def test_a_cursor_the_server_refuses_ends_the_watch(reason: str) -> None:
 
 
 async def test_frames_are_yielded_without_what_was_delivered_before() -> None:
-    async with watched(5) as (_, fake, client, proxy):
-        async with asyncio.timeout(DEADLINE_S), client.agent("ann").watch(frames=True) as watch:
-            kinds: list[str | None] = []
-            sequences: list[int] = []
-            while len(sequences) < 6:
-                frame = await anext(watch)
-                kinds.append(frame.WhichOneof("frame"))
-                sequences += [event.sequence for event in frame.batch.events]
-                assert frame.cursor == watch.cursors[0]
-                if kinds[-1] == "caught_up" and kinds.count("caught_up") == 1:
-                    proxy.cut()
-                    fake.append("six")
+    async with (
+        watched(5) as (_, fake, client, proxy),
+        client.agent("ann").watch(frames=True) as watch,
+    ):
+        kinds: list[str | None] = []
+        sequences: list[int] = []
+        while len(sequences) < 6:
+            frame = await anext(watch)
+            kinds.append(frame.WhichOneof("frame"))
+            sequences += [event.sequence for event in frame.batch.events]
+            assert frame.cursor == watch.cursors[0]
+            if kinds[-1] == "caught_up" and kinds.count("caught_up") == 1:
+                proxy.cut()
+                fake.append("six")
         assert sequences == [1, 2, 3, 4, 5, 6]
         assert kinds[:4] == ["created", "batch", "batch", "caught_up"]
 

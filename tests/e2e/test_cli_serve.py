@@ -93,3 +93,49 @@ async def test_the_doctor_finds_a_port_in_use(tmp_path: Path) -> None:
     assert "another program listens" in ended.out
     assert ended.out.rstrip().endswith("1 error")
     assert (await commands.run("doctor", *FREE, cwd=tmp_path)).code == 0
+
+
+SLOW = '{"delay_ms": 60000}'
+
+
+async def test_a_turn_that_outlasts_the_grace_is_ended_once_and_waiting_prompts_stay(tmp_path: Path) -> None:
+    grace = {"TURNDOCK_SERVER__GRACE_SECONDS": "0.2"}
+    async with commands.serving(tmp_path, "--listen", "unix:x.sock", variables=grace) as first:
+        where = {"TURNDOCK_SERVER": first.address}
+        for arguments in (
+            ("agents", "start", "slow", "-b", "echo", "--backend-config", SLOW),
+            ("tell", "--agent", "slow", "--request-id", "r-1", "one"),
+            ("tell", "--agent", "slow", "--request-id", "r-2", "two"),
+        ):
+            assert (await commands.run(*arguments, cwd=tmp_path, variables=where)).code == 0
+        assert (await first.stop()).code == 0
+    async with commands.serving(tmp_path, "--listen", "unix:x.sock", variables=grace) as second:
+        listed = await commands.run("runs", "list", "slow", "--json", cwd=tmp_path, variables=where)
+        ended, waiting = json.loads(listed.out)
+        assert (ended["id"], ended["failure"]["reason"]) == ("r-1", "host_stopping")
+        assert (waiting["id"], waiting["status"]) == ("r-2", "RUN_STATUS_RUNNING")
+        log = await commands.run(
+            "watch", "slow", "--json", "--run", "r-1", "--until-terminal", cwd=tmp_path, variables=where
+        )
+        types = [json.loads(line)["type"] for line in log.out.splitlines()]
+        assert [kind for kind in types if kind.startswith("EVENT_TYPE_RUN_")] == [
+            "EVENT_TYPE_RUN_STARTED",
+            "EVENT_TYPE_RUN_CANCELLED",
+        ]
+        assert (await second.stop()).code == 0
+
+
+async def test_a_second_signal_ends_the_wait_for_turns(tmp_path: Path) -> None:
+    async with commands.serving(tmp_path, *FREE) as server:
+        where = {"TURNDOCK_SERVER": server.address}
+        start = ("agents", "start", "slow", "-b", "echo", "--backend-config", SLOW)
+        assert (await commands.run(*start, cwd=tmp_path, variables=where)).code == 0
+        assert (await commands.run("tell", "--agent", "slow", "x", cwd=tmp_path, variables=where)).code == 0
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.stderr is not None
+        while b"stopping" not in await server.process.stderr.readline():
+            pass
+        ended = await server.stop()
+    assert ended.code == 0
+    assert "asked to stop twice" in ended.err
+    assert json.loads(ended.err.splitlines()[-1])["message"] == "stopped"

@@ -7,10 +7,11 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count, groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ SCRIPT = [
     {"result": None},
 ]
 TOOL_ENDS = (EventType.EVENT_TYPE_TOOL_CALL_COMPLETED, EventType.EVENT_TYPE_TOOL_CALL_FAILED)
-AGENTS = {
+AGENTS: dict[str, tuple[str, dict[str, Any], HostLostPolicy.ValueType]] = {
     # Name: where its backend is, what it is told, what becomes of a run whose host died.
     "inside": ("inside", {"delay_ms": 3}, HostLostPolicy.HOST_LOST_POLICY_FAIL),
     "beside": ("beside", {"default": SCRIPT}, HostLostPolicy.HOST_LOST_POLICY_FAIL),
@@ -81,6 +82,14 @@ def config(folder: Path) -> str:
     """
 
 
+async def until(change: asyncio.Event, holds: Callable[[], bool]) -> None:
+    """Wait until something holds that can only change when the event is set."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            change.clear()
+            await change.wait()
+
+
 class Pulse:
     """Counts what happens, for those who wait for more of it."""
 
@@ -95,10 +104,7 @@ class Pulse:
     async def more(self, beats: int) -> None:
         """Wait for so many more."""
         goal = self.beats + beats
-        async with asyncio.timeout(WAIT_S):
-            while self.beats < goal:
-                self._beat.clear()
-                await self._beat.wait()
+        await until(self._beat, lambda: self.beats >= goal)
 
 
 class Load:
@@ -133,10 +139,14 @@ class Load:
             self._pulse.beat()
             self._moved.set()
 
+    async def sees(self, sequence: int) -> None:
+        """Wait until the client's watch has yielded everything up to a number."""
+        await until(self._moved, lambda: bool(self.seen) and self.seen[-1].sequence >= sequence)
+
     async def tell(self, teller: int) -> None:
         """Tell one prompt after another, and take some back."""
         for number in count():
-            await self._until(lambda: sum(run not in self._ended for run in self.told[teller]) < AHEAD)
+            await until(self._moved, lambda: self._over or self._ahead(teller) < AHEAD)
             if self._over:
                 return
             run_id = f"{teller}-{number}"
@@ -149,7 +159,6 @@ class Load:
     async def ask(self) -> None:
         """Ask one prompt after another, with the same id until there is an answer."""
         for number in count():
-            await self._until(lambda: True)
             if self._over:
                 return
             run_id = f"ask-{number}"
@@ -168,11 +177,8 @@ class Load:
             if error.reason != "INVALID_STATUS":
                 raise
 
-    async def _until(self, holds: object) -> None:
-        assert callable(holds)
-        while not self._over and not holds():
-            self._moved.clear()
-            await self._moved.wait()
+    def _ahead(self, teller: int) -> int:
+        return sum(run_id not in self._ended for run_id in self.told[teller])
 
 
 class Reader:
@@ -199,10 +205,7 @@ class Reader:
 
     async def reaches(self, session_id: str, sequence: int) -> None:
         """Wait until everything up to a number was read."""
-        async with asyncio.timeout(WAIT_S):
-            while self.cursors[session_id].after_sequence < sequence:
-                self._moved.clear()
-                await self._moved.wait()
+        await until(self._moved, lambda: self.cursors[session_id].after_sequence >= sequence)
 
 
 @asynccontextmanager
@@ -286,7 +289,8 @@ async def check(load: Load, readers: list[Reader], api: Calls, backend: Scripted
     asked = [*load.answered]
     runs: dict[str, Run] = {}
     for run_id in [*(run_id for told in load.told for run_id in told), *asked]:
-        runs[run_id] = await load.agent.run(run_id, wait=60)
+        runs[run_id] = await load.agent.run(run_id, wait=WAIT_S)
+        assert runs[run_id].status in TERMINAL_EVENT, f"{load.name} does not end {run_id}"
     log = await api.stored(load.session_id)
     assert [event.sequence for event in log] == [*range(1, len(log) + 1)]
 
@@ -296,11 +300,7 @@ async def check(load: Load, readers: list[Reader], api: Calls, backend: Scripted
         await reader.reaches(load.session_id, log[-1].sequence)
     assert everything.seen[load.session_id] == log
     assert ends_only.seen[load.session_id] == of_type(log, *RUN_TERMINAL)
-    async with asyncio.timeout(WAIT_S):
-        await load._until(lambda: True)
-        while len(load.seen) < len(log):
-            await load._moved.wait()
-            load._moved.clear()
+    await load.sees(log[-1].sequence)
     assert load.seen == log
 
     # Every acknowledged prompt has one end, which its row and whoever asked agree on.
@@ -325,16 +325,7 @@ async def check(load: Load, readers: list[Reader], api: Calls, backend: Scripted
     order = [run_id for run_id, _ in groupby(began, key=lambda begun: begun[0])]
     assert len(order) == len(set(order))
     assert set(order) == runs.keys() - cancelled
-    listed = [run.id async for run in load.agent.runs() if run.id not in cancelled]
-    if order != listed:
-        at = next(i for i, (a, b) in enumerate(zip(order, listed)) if a != b)
-        print(load.name, order[at - 3 : at + 5], listed[at - 3 : at + 5])
-        for r in order[at - 3 : at + 5]:
-            print(r, runs[r].queue_key, runs[r].created_at_us, runs[r].started_at_us, runs[r].attempt, runs[r].status)
-        for e in log:
-            if e.run_id in order[at:at+3] and e.type in (EventType.EVENT_TYPE_RUN_STARTED, *RUN_TERMINAL) or e.HasField("session_changed"):
-                print(e.sequence, e.run_id, e.type, e.stored_at_us, e.session_changed.reason)
-    assert order == listed
+    assert order == [run.id async for run in load.agent.runs() if run.id not in cancelled]
     for told in load.told:
         assert [run_id for run_id in order if run_id in told] == [
             run_id for run_id in told if run_id in order

@@ -68,7 +68,12 @@ from turndock_server.stores.sql import SqlSessionStore
 pytestmark = pytest.mark.slow
 
 GRACE_S = 2.0
-HELD = [{"text": "begun"}, {"tool_use": {"id": "t"}}, {"gate": "end"}, {"result": "done"}]
+HELD: list[dict[str, Any]] = [
+    {"text": "begun"},
+    {"tool_use": {"id": "t"}},
+    {"gate": "end"},
+    {"result": "done"},
+]
 
 
 @pytest.fixture
@@ -203,13 +208,13 @@ async def test_PF_B37_a_stopping_server_takes_nothing_new_and_lets_turns_end(
 
         await server.start()
         assert (await api.ended("busy", "second")).status == RunStatus.RUN_STATUS_COMPLETED
-        for session_id in (idle, busy):
-            log = await api.stored(session_id)
+        logs = [await api.stored(session_id) for session_id in (idle, busy)]
+        for log in logs:
             assert [event.sequence for event in log] == [*range(1, len(log) + 1)]
             assert len(custom(log, AGENT_SHUTDOWN)) == 1
-        assert {run: len(ends) for run, ends in terminals(log).items()} == {"first": 1, "second": 1}
+        assert {run: len(ends) for run, ends in terminals(logs[1]).items()} == {"first": 1, "second": 1}
         resumed = api.watch(watchers[0].cursors[busy])
-        await resumed.until(lambda watcher: watchers[0].events + watcher.events == log)
+        await resumed.until(lambda watcher: watchers[0].events + watcher.events == logs[1])
         assert [heard.run_id for heard in backend.record.prompts] == ["first", "second"]
 
 

@@ -215,6 +215,7 @@ class FakeHost:
         yield PromptResponse(accepted=PromptAccepted(run=run, cursor=agent.cursor(0)))
         sent = 0
         while True:
+            changed = agent.changed  # before looking, so that no change is missed
             ended = run.status != RunStatus.RUN_STATUS_RUNNING
             batch = [event for event in agent.log[sent:] if event.run_id == run.id]
             sent = len(agent.log)
@@ -222,7 +223,7 @@ class FakeHost:
                 yield PromptResponse(batch=Batch(events=batch))
             if ended:
                 break
-            await agent.changed.wait()
+            await changed.wait()
         self.leave("Prompt")
         outcome = PromptOutcome(run=run)
         if run.status == RunStatus.RUN_STATUS_COMPLETED:
@@ -274,6 +275,7 @@ class FakeHost:
             yield WatchResponse(cursor=agent.cursor(place), skipped=skipped)
         caught_up = False
         while True:
+            changed = agent.changed
             batch = agent.log[place : place + 3]
             if batch:
                 place += len(batch)
@@ -286,7 +288,7 @@ class FakeHost:
                 end, agent.end = agent.end, None
                 yield WatchResponse(cursor=agent.cursor(place), end=End(reason=end))
                 return
-            await agent.changed.wait()
+            await changed.wait()
 
 
 class _Recorder(grpc.aio.ServerInterceptor):

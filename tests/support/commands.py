@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +83,7 @@ class Server:
 @asynccontextmanager
 async def serving(
     directory: Path, *options: str, variables: Mapping[str, str] | None = None
-) -> AsyncIterator[Server]:
+) -> AsyncGenerator[Server]:
     """A server whose files are below `directory`. It is killed if the test has not stopped it."""
     process = await start("serve", *options, cwd=directory, variables=variables)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from turndock import events, jsontext, serving, wire
 from turndock.agent.v1 import (
@@ -142,9 +142,11 @@ class ServerProcess:
         # A connection of its own: a shared one may be that to a server just killed, and not know it yet.
         options = (*IMPATIENT, ("grpc.use_local_subchannel_pool", 1))
         async with wire.connect(self.endpoint, options=options) as channel:
-            watch = health_pb2_grpc.HealthStub(channel).Watch(
-                health_pb2.HealthCheckRequest(), wait_for_ready=True
-            )
+            watch = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )(health_pb2.HealthCheckRequest(), wait_for_ready=True)
 
             async def states() -> AsyncGenerator[int, None]:
                 async for answer in watch:

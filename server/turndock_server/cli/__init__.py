@@ -9,8 +9,9 @@ def main() -> None:
     """Run the command that the arguments name, and exit with its code. What `turndock` in a shell calls."""
     try:
         from turndock_server.cli.root import app
+
+        app()
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
         sys.exit(f'turndock: {error.name} is not installed. Run: pip install "turndock[server]"')
-    app()

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from turndock_server.cli.connection import Connection, connected
+from turndock_server.cli.exits import Exit
 from turndock_server.cli.options import JsonOption, LimitOption, json_option
 from turndock_server.cli.output import fail, first, hint, say, say_facts, say_json, say_rows, size, to_json
 
@@ -86,7 +87,7 @@ async def get(
     from turndock.store.v1 import ArtifactStoreGetRequest
 
     request = ArtifactStoreGetRequest(scope=host.scope, key=key)
-    with _writing(output) as sink:
+    with writing(output) as sink:
         async for part in host.artifacts.get(request):
             sink.write(part.chunk)
 
@@ -151,13 +152,13 @@ def _reading(file: Path) -> "Generator[IO[bytes]]":
     try:
         source = file.open("rb")
     except OSError as error:
-        raise fail(f"cannot read {file}: {error.strerror}") from None
+        raise fail(f"cannot read {file}: {error.strerror}", code=Exit.USAGE) from None
     with source:
         yield source
 
 
 @contextmanager
-def _writing(file: Path | None) -> "Generator[IO[bytes]]":
+def writing(file: Path | None) -> "Generator[IO[bytes]]":
     """Standard output, or a file beside the one that is meant, which takes its place at the end."""
     if file is None:
         yield sys.stdout.buffer

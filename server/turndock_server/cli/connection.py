@@ -99,12 +99,14 @@ async def _connect(server: str, scope: str | None, act: Callable[[Connection], A
 
 def refused(error: "TurndockError", server: str) -> typer.Exit:
     """Say why a call failed and what to do next, and return what to raise."""
-    from turndock.errors import REASONS
+    from turndock.errors import REASONS, Code
 
     if error.reason == "UNAVAILABLE":
         typer.echo(f"turndock: no server answers at {safe(server)}", err=True)
         typer.echo("  `turndock serve` starts one; --server or TURNDOCK_SERVER names another.", err=True)
         return typer.Exit(Exit.UNREACHABLE)
+    if error.wire_code is None and error.code is Code.INVALID_ARGUMENT:
+        return fail(error.message, code=Exit.USAGE)
     info = REASONS.get(error.reason)
     return fail(
         f"{error.message} ({error.reason})", _ADVICE.get(error.reason) or (info.advice if info else "")

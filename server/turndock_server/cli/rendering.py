@@ -231,10 +231,11 @@ def plugin_rows(info: GetServerInfoResponse) -> Iterator[tuple[object, ...]]:
 
 
 def event_line(event: Event) -> str:
-    """An event on a line: its number, its time, its type, its run, and the gist of it."""
+    """An event on a line: its number, its time, its type, and the gist of it."""
     time = datetime.fromtimestamp(event.time_us / 1_000_000).astimezone()
-    run = f" {event.run_id}" if event.run_id else ""
-    return f"{event.sequence:>6}  {time:%H:%M:%S}  {events.type_name(event.type):<22}{run}  {gist(event)}".rstrip()
+    name = events.type_name(event.type)
+    run = f"{event.run_id}  " if name.startswith("run_") else ""
+    return f"{event.sequence:>6}  {time:%H:%M:%S}  {name:<22}  {run}{gist(event)}".rstrip()
 
 
 def gist(event: Event) -> str:
@@ -245,26 +246,25 @@ def gist(event: Event) -> str:
     if member is None:
         return ""
     payload: Message = getattr(event, member)
-    facts: list[str] = []
-    for field, value in payload.ListFields():
-        if isinstance(value, Failure):
-            facts.append(failure(value))
-        elif isinstance(value, Usage):
-            facts.append(usage(value))
-        elif field.name == "text":
-            facts.append(repr(str(value)))
-        elif field.name == "thinking":
-            facts.append("(thinking)")
-        elif field.name in _MUTE:
-            continue
-        elif isinstance(value, (str, int)):
-            facts.append(
-                f"{value}" if field.name in _PLAIN else f"{field.name.removesuffix('_json')}={value}"
-            )
-    return one_line(" ".join(facts), _CUT)
+    facts = (_fact(field.name, value) for field, value in payload.ListFields())
+    return one_line("  ".join(fact for fact in facts if fact), _CUT)
+
+
+def _fact(name: str, value: object) -> str:
+    if isinstance(value, Failure):
+        return failure(value)
+    if isinstance(value, Usage):
+        return usage(value)
+    if name == "duration_us" and isinstance(value, int):
+        return f"{value / 1_000_000:.3f} s"
+    if name in _MUTE or not isinstance(value, (str, int)):
+        return ""
+    if name == "text":
+        return repr(value)
+    return str(value) if name in _PLAIN else f"{name.removesuffix('_json')}={value}"
 
 
 _MUTE = frozenset(("original_prompt", "role", "attempt", "rewritten", "incomplete_text"))
 """Fields that say the same as others, or nothing a reader misses."""
-_PLAIN = frozenset(("prompt", "reason", "name", "message", "policy"))
+_PLAIN = frozenset(("prompt", "reason", "stop_reason", "name", "message", "policy"))
 """Fields that need no name before them."""

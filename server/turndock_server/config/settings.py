@@ -91,7 +91,7 @@ class ServerSettings(Section):
     """Allow an address that other machines can reach, although nothing is encrypted and nobody has to say who they are.
     Without it the server refuses to start on any but a loopback address or a unix socket."""
     grace_seconds: float = Field(default=25, ge=0, le=3600, allow_inf_nan=False)
-    """How long turns may go on after SIGTERM, in seconds; then they are interrupted. A second SIGTERM ends the wait.
+    """How long turns may go on after SIGTERM, in seconds; then they are killed. A second SIGTERM ends the wait.
     Whatever supervises the server must wait a few seconds longer before it kills."""
     reflection: bool = True
     """Offer gRPC server reflection, so that tools such as grpcurl work without the protos."""
@@ -235,7 +235,8 @@ class PluginSettings(Section):
     """For `exec:`: environment variables it gets, besides a few harmless ones of the server's. A value is a text, or
     a reference to a secret: `{env = "NAME"}`, `{file = "path"}`."""
     start_timeout_seconds: float = Field(default=60, gt=0, le=3600, allow_inf_nan=False)
-    """How long it may take until it says that it is ready, in seconds."""
+    """How long the server's own start waits for the plug-in, in seconds, if it is required. Otherwise the server does
+    not wait, and refuses what needs the plug-in until it is ready."""
     required: bool = False
     """Whether the server gives up its start when the plug-in is not ready in time. A plug-in that is a store is always
     required."""

@@ -391,8 +391,12 @@ class Agent:
 
     async def settle_lost_runs(self) -> None:
         """Settle what the last owner left: a turn that was under way, a decision that was due."""
-        while self._unsettled:
-            await self._settle_lost(self._unsettled.pop(0))
+        if not self._unsettled:
+            return
+        async with self.begin_lock:  # Nothing else may begin before, whoever settles.
+            while self._unsettled:
+                await self._settle_lost(self._unsettled[0])
+                del self._unsettled[0]
 
     async def load_notifications(self) -> None:
         """Take in the notifications whose effect the last owner did not store."""

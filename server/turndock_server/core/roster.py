@@ -212,13 +212,14 @@ class Roster:
     async def _enqueued(self, key: AgentKey, run: Run, owner: Agent | None, *, interrupts: bool) -> None:
         """`owner` is the agent that lived here before the run was put into its mailbox, None if none did."""
         agent = self._agents.get(key)
-        if agent is None:
-            await self.dispatcher.offer(key)
-            return
-        if agent is owner:
-            agent.mailbox.put(run)
-        else:
+        if agent is None or agent is not owner:
+            # It comes or goes just now, and may or may not have read its mailbox before this run was in it.
             await self._look_at(key, run.id)
+            agent = self._agents.get(key)
+            if agent is None:
+                return
+        else:
+            agent.mailbox.put(run)
         if interrupts and agent.current_run_id not in ("", run.id):
             await self.dispatcher.signal(key, Signal(Kill.INTERRUPT, agent.current_run_id))
         agent.publish_status()

@@ -140,6 +140,7 @@ class Turn:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self._end_with(Kill.STORAGE)
             reader.cancel()
             self._filled.set()
         await writer

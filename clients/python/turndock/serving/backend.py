@@ -46,7 +46,7 @@ def add_backend(server: grpc.aio.Server, backend: Backend) -> None:
         "AnswerApproval": service.answer_approval,
         "Interrupt": service.interrupt,
     }
-    add_port(server, SERVICE, backend, own=own)
+    add_port(server, SERVICE, backend, own=own, encoded=("StreamEvents",))
 
 
 class _RunningTurn:

@@ -30,6 +30,9 @@ MAX_ITEM_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
 
 _PIECE_CHARACTERS: Final = 64 << 10
 _ENVELOPE_BYTES: Final = 24
+_STREAMED: Final = (
+    EventType.EVENT_TYPE_MESSAGE_STREAMED
+)  # looking an enum's member up costs as much as the event
 _REPAIRED: Final = jsontext.canonical({"turndock.repaired": ["message_streamed.text"]})
 
 
@@ -173,17 +176,17 @@ class Turn:
 
     async def _say_text(self, text: str) -> None:
         """Say a repaired text, in pieces if it is long."""
-        for start in range(0, len(text), _PIECE_CHARACTERS) or (0,):
-            piece = text[start : start + _PIECE_CHARACTERS]
-            size = _ENVELOPE_BYTES + (len(piece) if piece.isascii() else len(piece.encode()))
+        while len(text) > _PIECE_CHARACTERS:
+            piece, text = text[:_PIECE_CHARACTERS], text[_PIECE_CHARACTERS:]
+            await self._say_text(piece)
+        size = _ENVELOPE_BYTES + (len(text) if text.isascii() else len(text.encode()))
+        if not (self._accepted and self._outbox.has_room(size)):
             await self._begin(size)
-            event = self._outbox.add(size).event
-            event.type = EventType.EVENT_TYPE_MESSAGE_STREAMED
-            event.message_streamed.text = piece
-            if jsontext.REPLACEMENT in piece:
-                event.metadata_json = (
-                    _REPAIRED  # as the host marks the repairs of a backend in its own process
-                )
+        event = self._outbox.add(size).event
+        event.type = _STREAMED
+        event.message_streamed.text = text
+        if jsontext.REPLACEMENT in text:
+            event.metadata_json = _REPAIRED  # as the host marks the repairs of a backend in its own process
 
     async def _say_terminal(self, output: Result | Failure | Paused) -> None:
         size = output.ByteSize()

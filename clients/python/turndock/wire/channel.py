@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,32 +24,32 @@ PLUGIN_KEEPALIVE_MS: Final = 310_000
 # The window of a stream that nobody reads; with bdp_probe it would grow to megabytes, and "written" would say nothing.
 _WINDOW_BYTES: Final = 256 << 10
 
-_COMMON_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
-    ("grpc.http2.max_pings_without_data", 0),  # an idle stream sends no data and has to be kept alive
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
+_COMMON_OPTIONS: Final[Mapping[str, int | str]] = {
+    "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
+    "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+    "grpc.http2.bdp_probe": 0,
+    "grpc.http2.lookahead_bytes": _WINDOW_BYTES,
+    "grpc.http2.max_pings_without_data": 0,  # an idle stream sends no data and has to be kept alive
+    "grpc.keepalive_timeout_ms": 20_000,
+}
 
-_CHANNEL_OPTIONS: Final = (
-    *_COMMON_OPTIONS,
-    ("grpc.keepalive_permit_without_calls", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
-)
+_CHANNEL_OPTIONS: Final[Mapping[str, int | str]] = {
+    **_COMMON_OPTIONS,
+    "grpc.keepalive_permit_without_calls": 0,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 5_000,
+}
 
-_SERVER_OPTIONS: Final = (
-    *_COMMON_OPTIONS,
-    ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # Clients in other languages ping as they please; answering costs next to nothing, a closed connection costs
+_SERVER_OPTIONS: Final[Mapping[str, int | str]] = {
+    **_COMMON_OPTIONS,
+    "grpc.so_reuseport": 0,  # a second server on the port must fail, not share it
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    # Clients in other languages ping as they please. To answer costs next to nothing; a closed connection costs
     # a resume of all its streams.
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
+    "grpc.http2.min_ping_interval_without_data_ms": 1_000,
+    "grpc.http2.max_ping_strikes": 0,
+}
 
 
 def connect(
@@ -65,13 +65,13 @@ def connect(
     `TurndockError` (VALIDATION_ERROR) for an endpoint that is none.
     """
     where = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-    arguments: list[tuple[str, int | str]] = [*_CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", keepalive_ms)]
+    arguments: dict[str, int | str] = {**_CHANNEL_OPTIONS, "grpc.keepalive_time_ms": keepalive_ms}
     if where.is_local:
-        arguments.append(("grpc.enable_http_proxy", 0))
-    arguments.extend(options)
+        arguments["grpc.enable_http_proxy"] = 0
+    chosen = [*{**arguments, **dict(options)}.items()]  # each once, since of two gRPC takes the first
     if credentials is None:
-        return grpc.aio.insecure_channel(where.target, options=arguments)
-    return grpc.aio.secure_channel(where.target, credentials, options=arguments)
+        return grpc.aio.insecure_channel(where.target, options=chosen)
+    return grpc.aio.secure_channel(where.target, credentials, options=chosen)
 
 
 def new_server(
@@ -80,9 +80,8 @@ def new_server(
     options: Sequence[tuple[str, int | str]] = (),
 ) -> grpc.aio.Server:
     """A server that answers every exception with the right status. `interceptors` run within that."""
-    return grpc.aio.server(
-        interceptors=(ErrorInterceptor(), *interceptors), options=[*_SERVER_OPTIONS, *options]
-    )
+    chosen = [*{**_SERVER_OPTIONS, **dict(options)}.items()]
+    return grpc.aio.server(interceptors=(ErrorInterceptor(), *interceptors), options=chosen)
 
 
 def bind(

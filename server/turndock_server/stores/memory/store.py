@@ -79,7 +79,8 @@ class MemorySessionStore:
     """Keeps sessions, runs and events in memory, with every promise of the contract but to outlive the process.
 
     Implements `turndock.ports.SessionStore`, `Mailbox` and `EventWatcher`. For one event loop: every write is made
-    between two awaits, so it is seen whole or not at all.
+    between two awaits, so it is seen whole or not at all. It has no artifact rows: whoever puts it together with an
+    ArtifactStore lets that one forget the artifacts of a deleted session.
     """
 
     def __init__(self, clock: Callable[[], int] = events.now_us) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -12,6 +12,7 @@ from sqlalchemy import (
     Row,
     Table,
     and_,
+    bindparam,
     func,
     or_,
     select,
@@ -58,7 +59,7 @@ def list_sessions(
     if not request.every_scope:
         wanted.append(sessions.c.scope == (partition.key if partition else None))
     if request.statuses:
-        wanted.append(sessions.c.status.in_(list(request.statuses)))
+        wanted.append(_is_one_of(sessions.c.status, request.statuses))
     if request.agent_id:
         wanted.append(sessions.c.agent_id == request.agent_id)
     if request.live_agents_only:
@@ -82,7 +83,7 @@ def list_orphans(connection: Connection, now_us: int, request: ListOrphansReques
         select(runs.c.session)
         .join(sessions, sessions.c.key == runs.c.session)
         .where(
-            runs.c.unsettled.is_not(None),
+            runs.c.unsettled == 1,
             or_(runs.c.status != RunStatus.RUN_STATUS_PENDING, sessions.c.halted == 0),
         )
     )
@@ -118,7 +119,7 @@ def list_runs(
     )
     wanted: list[ColumnElement[bool]] = [runs.c.session == session.scalar_subquery()]
     if request.statuses:
-        wanted.append(runs.c.status.in_(list(request.statuses)))
+        wanted.append(_is_one_of(runs.c.status, request.statuses))
     if after is not None:
         wanted.append(tuple_(runs.c.queue_key, runs.c.created_at, runs.c.id) > tuple_(*after))
     rows, has_more = _page(connection, runs, wanted, _MAILBOX_ORDER, request.page)
@@ -127,6 +128,11 @@ def list_runs(
         runs=[visible_run(row.body, row.queue_key) for row in rows],
         next_cursor=codec.encode(last) if has_more else "",
     )
+
+
+def _is_one_of(column: Column[Any], numbers: Iterable[int]) -> ColumnElement[bool]:
+    """The numbers are written into the statement: however many there are, they are no parameters."""
+    return column.in_(bindparam(None, sorted(set(numbers)), expanding=True, literal_execute=True))
 
 
 def _is_older(updated_at: int | str, session_id: int | str, scope: int | str) -> ColumnElement[bool]:

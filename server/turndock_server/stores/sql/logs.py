@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
@@ -17,6 +18,15 @@ from turndock_server.stores.sql.schema import NEVER, events, sessions
 
 _READ_BYTES: Final = 8 << 20
 """Most bytes of bodies that are fetched without looking at their sizes first."""
+
+
+class Shape(NamedTuple):
+    """Which statement a query needs."""
+
+    by_run: bool
+    by_type: bool
+    by_time: bool
+    is_descending: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +48,16 @@ class LogQuery:
             after=min(request.after_sequence, NEVER),
             before=min(request.before_sequence, NEVER) if request.HasField("before_sequence") else NEVER,
             run_id=request.run_id,
-            types=tuple(request.types),
+            types=tuple(set(request.types)),
             since_us=request.since_us if request.HasField("since_us") else None,
             limit=limit,
             is_descending=request.descending,
         )
+
+    @property
+    def shape(self) -> Shape:
+        """What the query's statement depends on."""
+        return Shape(bool(self.run_id), bool(self.types), self.since_us is not None, self.is_descending)
 
 
 StoredEvent = tuple[int, int, int, bytes]
@@ -112,15 +127,15 @@ def _read_range(
     Unless all candidates are known to fit into memory, their sizes are read first, and then what the page takes.
     """
     if fits:
-        rows = connection.execute(_events(query), arguments).all()
+        rows = connection.execute(_events(query.shape), arguments).all()
         taken = _fitting((len(body) for *_, body in rows), query.limit)
         return rows[:taken], taken < len(rows)
-    sizes = connection.execute(_sizes(query), arguments).all()
+    sizes = connection.execute(_sizes(query.shape), arguments).all()
     taken = _fitting((size for _, size in sizes), query.limit)
     if not taken:
         return (), False
     end = {"first" if query.is_descending else "last": sizes[taken - 1][0], "rows": taken}
-    rows = connection.execute(_events(query), arguments | end).all()
+    rows = connection.execute(_events(query.shape), arguments | end).all()
     return rows, taken < len(sizes)
 
 
@@ -146,40 +161,43 @@ def _fitting(sizes: Iterable[int], limit: int) -> int:
     return taken
 
 
-def _events(query: LogQuery) -> Select[Any, Any, Any, Any]:
+@cache
+def _events(shape: Shape) -> Select[Any, Any, Any, Any]:
     return (
         select(events.c.sequence, events.c.type, events.c.run, events.c.body)
-        .where(*_filters(query))
-        .order_by(_order(query))
+        .where(*_filters(shape))
+        .order_by(_order(shape))
         .limit(bindparam("rows"))
     )
 
 
-def _sizes(query: LogQuery) -> Select[Any, Any]:
+@cache
+def _sizes(shape: Shape) -> Select[Any, Any]:
     return (
         select(events.c.sequence, func.length(events.c.body))
-        .where(*_filters(query))
-        .order_by(_order(query))
+        .where(*_filters(shape))
+        .order_by(_order(shape))
         .limit(bindparam("rows"))
     )
 
 
-def _filters(query: LogQuery) -> list[ColumnElement[bool]]:
+def _filters(shape: Shape) -> list[ColumnElement[bool]]:
     filters = [
         events.c.session == bindparam("session"),
         events.c.sequence.between(bindparam("first"), bindparam("last")),
     ]
-    if query.run_id:
+    if shape.by_run:
         filters.append(events.c.run == bindparam("run"))
-    if query.types:
-        filters.append(events.c.type.in_(bindparam("types", expanding=True)))
-    if query.since_us is not None:
+    if shape.by_type:
+        # Numbers are written into the statement: however many there are, they are no parameters.
+        filters.append(events.c.type.in_(bindparam("types", expanding=True, literal_execute=True)))
+    if shape.by_time:
         filters.append(events.c.stored_at > bindparam("since"))
     return filters
 
 
-def _order(query: LogQuery) -> ColumnElement[int]:
-    return events.c.sequence.desc() if query.is_descending else events.c.sequence.asc()
+def _order(shape: Shape) -> ColumnElement[int]:
+    return events.c.sequence.desc() if shape.is_descending else events.c.sequence.asc()
 
 
 Frame = tuple[int, int, str, bytes]

@@ -45,7 +45,7 @@ _RENEW: Final = (
 _PLACE: Final = update(runs).where(runs.c.key == bindparam("row")).values(queue_key=bindparam("place"))
 _COUNTS: Final = (
     select(runs.c.status, func.count(), func.sum(runs.c.prompt_bytes))
-    .where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None))
+    .where(runs.c.session == bindparam("session"), runs.c.unsettled == 1)
     .group_by(runs.c.status)
 )
 

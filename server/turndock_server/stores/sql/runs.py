@@ -54,7 +54,7 @@ _INSERT: Final = insert(runs)
 _UPDATE: Final = update(runs).where(runs.c.key == bindparam("row"))
 _IN_MAILBOX: Final = (
     select(*COLUMNS)
-    .where(runs.c.session == bindparam("session"), runs.c.unsettled.is_not(None))
+    .where(runs.c.session == bindparam("session"), runs.c.unsettled == 1)
     .order_by(*MAILBOX_ORDER)
 )
 _OF_SESSION: Final = (
@@ -64,13 +64,13 @@ _OF_SESSION: Final = (
 )
 _GET: Final = _OF_SESSION.where(runs.c.id == bindparam("run"))
 _GET_ACTIVE: Final = (
-    _OF_SESSION.where(runs.c.unsettled.is_not(None), runs.c.status == RunStatus.RUN_STATUS_RUNNING)
+    _OF_SESSION.where(runs.c.unsettled == 1, runs.c.status == RunStatus.RUN_STATUS_RUNNING)
     .order_by(*MAILBOX_ORDER)
     .limit(1)
 )
 _FIRST_PLACE: Final = select(func.min(runs.c.queue_key)).where(
     runs.c.session == bindparam("session"),
-    runs.c.unsettled.is_not(None),
+    runs.c.unsettled == 1,
     runs.c.status == RunStatus.RUN_STATUS_PENDING,
 )
 _LAST_PLACE: Final = select(func.max(runs.c.queue_key)).where(runs.c.session == bindparam("session"))

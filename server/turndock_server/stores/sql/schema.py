@@ -133,8 +133,11 @@ runs = Table(
 Index("runs_in_mailbox_order", runs.c.session, runs.c.queue_key, runs.c.created_at, runs.c.id)
 Index(
     "runs_unsettled",
+    runs.c.unsettled,
     runs.c.session,
-    runs.c.status,
+    runs.c.queue_key,
+    runs.c.created_at,
+    runs.c.id,
     sqlite_where=runs.c.unsettled.is_not(None),
     postgresql_where=runs.c.unsettled.is_not(None),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -271,7 +271,7 @@ class SqlSessionStore:
         """
         return FramePage.of(await self._read_log(tenant, session_id, LogQuery(after=after, limit=limit)))
 
-    async def watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
+    async def watch_events(self, request: WatchEventsRequest) -> AsyncGenerator[WatchEventsResponse]:
         """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""
         checks.check_session_id(request.session_id)
         tenant = checks.partition(request)
@@ -330,7 +330,8 @@ class SqlSessionStore:
         return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
-        return await self._read(lambda connection: lists.list_orphans(connection, self._clock(), request))
+        now_us = self._clock()
+        return await self._read(lambda connection: lists.list_orphans(connection, now_us, request))
 
     # --- What the calls share --------------------------------------------------------------------------------------
 
@@ -382,9 +383,8 @@ class SqlSessionStore:
                 if page.events or asyncio.get_running_loop().time() >= until:
                     return page
                 if not query.is_descending:
-                    rest = replace(
-                        query, after=page.scanned_through
-                    )  # nothing up to there matches, nor ever will
+                    # Nothing up to there matches, nor ever will.
+                    rest = replace(query, after=page.scanned_through)
                 listener.seen = (page.incarnation, page.head)
                 await listener.changed(until)
                 if self._is_closed:

@@ -113,9 +113,8 @@ class Writer:
             except IntegrityError:
                 continue
             except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
-                failure = _reported(error)
-                if len(group) == 1 or _is_everybodys(failure):
-                    return _answer(group, [failure] * len(group))
+                if len(group) == 1 or _is_everybodys(_reported(error)):
+                    return _answer(group, [_reported(error) for _ in group])
                 break
         for queued in group:
             await self._settle_alone(queued)
@@ -128,8 +127,10 @@ class Writer:
         _answer((queued,), outcomes)
 
     async def _commit(self, group: Sequence[_Queued], *, is_careful: bool) -> list[Any]:
+        now_us = self._clock()  # read here, as the clock belongs to the event loop's thread
+
         def perform(connection: Connection) -> tuple[list[Any], set[LogKey]]:
-            transaction = Transaction(connection, self._clock(), is_careful)
+            transaction = Transaction(connection, now_us, is_careful)
             return _perform(transaction, [queued.work for queued in group]), transaction.grown
 
         outcomes, grown = await self._database.write(perform)

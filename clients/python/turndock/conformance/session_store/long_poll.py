@@ -94,10 +94,10 @@ async def a_wait_is_not_ended_by_what_does_not_match(fixture: Fixture) -> None:
 async def an_event_shortly_before_the_end_is_delivered(fixture: Fixture) -> None:
     """An event stored just before a wait's time is up still ends it."""
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(fixture.numbers(wait_ms=1_500))
+        waiting = group.create_task(fixture.numbers(wait_ms=1_700))
         await fixture.log("quiet", wait_ms=1_200)
         await fixture.append(fixture.event())
-    equal(waiting.result(), [1], "The event came 300 ms before the end of the wait.")
+    equal(waiting.result(), [1], "The event came half a second before the end of the wait.")
 
 
 @SUITE.case("S-21", needs=(LONG_POLL,))

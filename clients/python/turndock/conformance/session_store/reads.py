@@ -97,10 +97,7 @@ async def a_page_tells_where_the_log_stands(fixture: Fixture) -> None:
         (len(nothing.events), nothing.scanned_through), (0, 5), "A filter that matches nothing read it all."
     )
     ahead = await fixture.log(after_sequence=9)
-    holds(
-        ahead.scanned_through >= 9 or ahead.scanned_through == 5,
-        "A reader beyond the head is not led astray.",
-    )
+    holds(ahead.scanned_through >= 9, "A reader beyond the head is not sent back.")
     latest = await fixture.store.get_latest_sequence(
         GetLatestSequenceRequest(scope=fixture.scope, session_id="ses_1")
     )

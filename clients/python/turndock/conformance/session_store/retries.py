@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turndock.conformance.claims import equal, holds, refused
 from turndock.conformance.session_store.suite import MAILBOX, SUITE, Fixture
-from turndock.types.v1 import RunStatus
+from turndock.types.v1 import Fence, RunStatus
 
 RUNNING = RunStatus.RUN_STATUS_RUNNING
 COMPLETED = RunStatus.RUN_STATUS_COMPLETED
@@ -65,6 +65,31 @@ async def a_retry_is_answered_before_its_condition_is_checked(fixture: Fixture) 
         result = await fixture.append_one(event, request_id="q1", expected={"no_events": True})
         equal(result.event.sequence, 1, "First try and retry get the same number.")
     equal(await fixture.head(), 1, "One event is stored.")
+
+
+@SUITE.case("Fence", "PF-B07")
+async def a_retry_is_answered_although_its_owner_has_changed(fixture: Fixture) -> None:
+    """A write that was stored under an older epoch is answered when it is retried; a new one is FENCED."""
+    event = fixture.event()
+    run, batch = fixture.run(), fixture.events(1)
+    old, new = Fence(epoch=1), Fence(epoch=2)
+    first = await fixture.append_one(event, request_id="q1", fence=old)
+    saved = await fixture.save(fixture.session(), request_id="q2", fence=old)
+    flushed = await fixture.flush(fixture.session(), run, batch, request_id="q3", fence=old)
+    await fixture.append(fixture.event(), fence=new)
+    equal(
+        await fixture.append_one(event, request_id="q1", fence=old), first, "The retried append is answered."
+    )
+    equal(
+        await fixture.save(fixture.session(), request_id="q2", fence=old),
+        saved,
+        "The retried save is answered.",
+    )
+    again = await fixture.flush(fixture.session(), run, batch, request_id="q3", fence=old)
+    equal(again, flushed, "The retried flush is answered.")
+    await refused(
+        fixture.append(fixture.event(), request_id="q4", fence=old), "FENCED", "A new write is not."
+    )
 
 
 @SUITE.case("Flush", "PF-B07")

@@ -290,7 +290,7 @@ class SaveRunRequest(_message.Message):
     request_id: _builtins.str
     """Retry token; empty = none."""
     expected_status: _session_pb2.RunStatus.ValueType
-    """Save only if the stored run has this status. Unset = no condition."""
+    """Save only if the stored run has this status. Unset = no condition. A run that is not stored counts as UNSPECIFIED."""
     @_builtins.property
     def scope(self) -> _types_pb2.Scope:
         """The partition."""
@@ -899,7 +899,9 @@ class GetEventsResponse(_message.Message):
     oldest: _builtins.int
     """Lowest number still stored; 0 = no event is."""
     scanned_through: _builtins.int
-    """How far the log was read: a reader that filters carries on after this number. With `descending`, down to it."""
+    """How far the log was read: a reader that filters carries on after this number. With `descending`, down to it. Never
+    behind `after_sequence`.
+    """
     incarnation: _builtins.str
     """The session's incarnation; empty for an unknown session."""
     pruned_through: _builtins.int

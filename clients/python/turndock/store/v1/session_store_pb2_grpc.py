@@ -31,9 +31,12 @@ class SessionStoreStub:
     Rules for every RPC:
     - `scope` selects the partition; a row of another partition answers exactly like a missing one.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and changes
-    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session.
+    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session. A
+    retry is answered before conditions and fences are looked at; a call that failed used up no id.
     - A write that carries a `fence` below the highest epoch granted or seen for the session is FAILED_PRECONDITION /
-    FENCED. A write without a fence to a session that is claimed is FENCED too.
+    FENCED. A write without a fence to a session that is claimed is FENCED too. A write that failed shows no epoch.
+    - Ids are compared byte for byte and are never paths; an empty or overlong one, or one with control characters, is
+    INVALID_ARGUMENT / VALIDATION_ERROR.
     - A failed call changed nothing: no row, no sequence number.
 
     The first fourteen RPCs are required. Mailbox (EnqueueRun to CancelRun) and WatchEvents are abilities: UNIMPLEMENTED
@@ -164,9 +167,12 @@ class SessionStoreServicer:
     Rules for every RPC:
     - `scope` selects the partition; a row of another partition answers exactly like a missing one.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and changes
-    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session.
+    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session. A
+    retry is answered before conditions and fences are looked at; a call that failed used up no id.
     - A write that carries a `fence` below the highest epoch granted or seen for the session is FAILED_PRECONDITION /
-    FENCED. A write without a fence to a session that is claimed is FENCED too.
+    FENCED. A write without a fence to a session that is claimed is FENCED too. A write that failed shows no epoch.
+    - Ids are compared byte for byte and are never paths; an empty or overlong one, or one with control characters, is
+    INVALID_ARGUMENT / VALIDATION_ERROR.
     - A failed call changed nothing: no row, no sequence number.
 
     The first fourteen RPCs are required. Mailbox (EnqueueRun to CancelRun) and WatchEvents are abilities: UNIMPLEMENTED
@@ -290,7 +296,9 @@ class SessionStoreServicer:
         """EnqueueRun puts a run into its session's mailbox: in one transaction it checks the retry token, the bounds and the
         session's state, assigns `queue_key` and stores the run as PENDING. RESOURCE_EXHAUSTED / MAX_RUNS_EXCEEDED with the
         figures when the mailbox is full; ALREADY_EXISTS / IDEMPOTENCY_CONFLICT when the run's id is known with another
-        `request_sha256`; with the same one the stored run is returned as a `duplicate`. Ability: mailbox.
+        `request_sha256`; with the same one the stored run is returned as a `duplicate`. NOT_FOUND / SESSION_NOT_FOUND for
+        an unknown session; FAILED_PRECONDITION / AGENT_STOPPED when its agent has stopped, INVALID_STATUS when it is
+        soft-deleted. Needs no fence, as EditRun and CancelRun. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,7 +307,7 @@ class SessionStoreServicer:
     def ClaimAgent(self, request, context):
         """ClaimAgent makes the caller the owner of a session's agent and returns all it needs to run it. Each claim has a
         higher epoch than all before it. Refused with ABORTED / CLAIM_CONFLICT while another owner's lease runs, unless the
-        ticket is the one that owner claimed with. Ability: mailbox.
+        ticket is the one that owner claimed with. NOT_FOUND / SESSION_NOT_FOUND. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,15 +322,16 @@ class SessionStoreServicer:
 
     def ReleaseIfEmpty(self, request, context):
         """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-        `released = false` means there is work: the caller still owns the agent. Ability: mailbox.
+        `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
+        dispatched. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EditRun(self, request, context):
-        """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it is not PENDING any
-        more. Ability: mailbox.
+        """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it, or the run it is to
+        be moved before, is not PENDING any more; NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -330,7 +339,8 @@ class SessionStoreServicer:
 
     def CancelRun(self, request, context):
         """CancelRun ends a PENDING run as CANCELLED and appends its terminal event, in one transaction. FAILED_PRECONDITION /
-        INVALID_STATUS when it is RUNNING; a run that is CANCELLED already is returned as it is. Ability: mailbox.
+        INVALID_STATUS when it is RUNNING or has ended otherwise; a run that is CANCELLED already is returned as it is.
+        NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,7 +358,8 @@ class SessionStoreServicer:
         """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
         Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-        twice; a hole only where events were pruned. Ends only when the caller cancels or the store stops (UNAVAILABLE).
+        twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
+        or the store stops (UNAVAILABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -481,9 +492,12 @@ class SessionStore:
     Rules for every RPC:
     - `scope` selects the partition; a row of another partition answers exactly like a missing one.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and changes
-    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session.
+    nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session. A
+    retry is answered before conditions and fences are looked at; a call that failed used up no id.
     - A write that carries a `fence` below the highest epoch granted or seen for the session is FAILED_PRECONDITION /
-    FENCED. A write without a fence to a session that is claimed is FENCED too.
+    FENCED. A write without a fence to a session that is claimed is FENCED too. A write that failed shows no epoch.
+    - Ids are compared byte for byte and are never paths; an empty or overlong one, or one with control characters, is
+    INVALID_ARGUMENT / VALIDATION_ERROR.
     - A failed call changed nothing: no row, no sequence number.
 
     The first fourteen RPCs are required. Mailbox (EnqueueRun to CancelRun) and WatchEvents are abilities: UNIMPLEMENTED

@@ -14,9 +14,12 @@ class SessionStoreStub:
     Rules for every RPC:
     - `scope` selects the partition; a row of another partition answers exactly like a missing one.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and changes
-      nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session.
+      nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session. A
+      retry is answered before conditions and fences are looked at; a call that failed used up no id.
     - A write that carries a `fence` below the highest epoch granted or seen for the session is FAILED_PRECONDITION /
-      FENCED. A write without a fence to a session that is claimed is FENCED too.
+      FENCED. A write without a fence to a session that is claimed is FENCED too. A write that failed shows no epoch.
+    - Ids are compared byte for byte and are never paths; an empty or overlong one, or one with control characters, is
+      INVALID_ARGUMENT / VALIDATION_ERROR.
     - A failed call changed nothing: no row, no sequence number.
 
     The first fourteen RPCs are required. Mailbox (EnqueueRun to CancelRun) and WatchEvents are abilities: UNIMPLEMENTED
@@ -79,26 +82,30 @@ class SessionStoreStub:
     """EnqueueRun puts a run into its session's mailbox: in one transaction it checks the retry token, the bounds and the
     session's state, assigns `queue_key` and stores the run as PENDING. RESOURCE_EXHAUSTED / MAX_RUNS_EXCEEDED with the
     figures when the mailbox is full; ALREADY_EXISTS / IDEMPOTENCY_CONFLICT when the run's id is known with another
-    `request_sha256`; with the same one the stored run is returned as a `duplicate`. Ability: mailbox.
+    `request_sha256`; with the same one the stored run is returned as a `duplicate`. NOT_FOUND / SESSION_NOT_FOUND for
+    an unknown session; FAILED_PRECONDITION / AGENT_STOPPED when its agent has stopped, INVALID_STATUS when it is
+    soft-deleted. Needs no fence, as EditRun and CancelRun. Ability: mailbox.
     """
     ClaimAgent: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ClaimAgentRequest, turndock.store.v1.session_store_pb2.ClaimAgentResponse]
     """ClaimAgent makes the caller the owner of a session's agent and returns all it needs to run it. Each claim has a
     higher epoch than all before it. Refused with ABORTED / CLAIM_CONFLICT while another owner's lease runs, unless the
-    ticket is the one that owner claimed with. Ability: mailbox.
+    ticket is the one that owner claimed with. NOT_FOUND / SESSION_NOT_FOUND. Ability: mailbox.
     """
     RenewClaims: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.RenewClaimsRequest, turndock.store.v1.session_store_pb2.RenewClaimsResponse]
     """RenewClaims prolongs leases in bulk and says which claims are lost. Ability: mailbox."""
     ReleaseIfEmpty: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]
     """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-    `released = false` means there is work: the caller still owns the agent. Ability: mailbox.
+    `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
+    dispatched. Ability: mailbox.
     """
     EditRun: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.EditRunRequest, turndock.store.v1.session_store_pb2.EditRunResponse]
-    """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it is not PENDING any
-    more. Ability: mailbox.
+    """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it, or the run it is to
+    be moved before, is not PENDING any more; NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
     """
     CancelRun: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.CancelRunRequest, turndock.store.v1.session_store_pb2.CancelRunResponse]
     """CancelRun ends a PENDING run as CANCELLED and appends its terminal event, in one transaction. FAILED_PRECONDITION /
-    INVALID_STATUS when it is RUNNING; a run that is CANCELLED already is returned as it is. Ability: mailbox.
+    INVALID_STATUS when it is RUNNING or has ended otherwise; a run that is CANCELLED already is returned as it is.
+    NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
     """
     ListOrphans: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ListOrphansRequest, turndock.store.v1.session_store_pb2.ListOrphansResponse]
     """ListOrphans lists sessions of every scope that have runs PENDING or RUNNING, or an unfinished decision or unapplied
@@ -108,7 +115,8 @@ class SessionStoreStub:
     """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
     Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-    twice; a hole only where events were pruned. Ends only when the caller cancels or the store stops (UNAVAILABLE).
+    twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
+    or the store stops (UNAVAILABLE).
     """
 
 class SessionStoreServicer:
@@ -117,9 +125,12 @@ class SessionStoreServicer:
     Rules for every RPC:
     - `scope` selects the partition; a row of another partition answers exactly like a missing one.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and changes
-      nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session.
+      nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their session. A
+      retry is answered before conditions and fences are looked at; a call that failed used up no id.
     - A write that carries a `fence` below the highest epoch granted or seen for the session is FAILED_PRECONDITION /
-      FENCED. A write without a fence to a session that is claimed is FENCED too.
+      FENCED. A write without a fence to a session that is claimed is FENCED too. A write that failed shows no epoch.
+    - Ids are compared byte for byte and are never paths; an empty or overlong one, or one with control characters, is
+      INVALID_ARGUMENT / VALIDATION_ERROR.
     - A failed call changed nothing: no row, no sequence number.
 
     The first fourteen RPCs are required. Mailbox (EnqueueRun to CancelRun) and WatchEvents are abilities: UNIMPLEMENTED
@@ -211,14 +222,16 @@ class SessionStoreServicer:
         """EnqueueRun puts a run into its session's mailbox: in one transaction it checks the retry token, the bounds and the
         session's state, assigns `queue_key` and stores the run as PENDING. RESOURCE_EXHAUSTED / MAX_RUNS_EXCEEDED with the
         figures when the mailbox is full; ALREADY_EXISTS / IDEMPOTENCY_CONFLICT when the run's id is known with another
-        `request_sha256`; with the same one the stored run is returned as a `duplicate`. Ability: mailbox.
+        `request_sha256`; with the same one the stored run is returned as a `duplicate`. NOT_FOUND / SESSION_NOT_FOUND for
+        an unknown session; FAILED_PRECONDITION / AGENT_STOPPED when its agent has stopped, INVALID_STATUS when it is
+        soft-deleted. Needs no fence, as EditRun and CancelRun. Ability: mailbox.
         """
     def ClaimAgent(
         self, request: turndock.store.v1.session_store_pb2.ClaimAgentRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.ClaimAgentRequest, turndock.store.v1.session_store_pb2.ClaimAgentResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.ClaimAgentResponse]:
         """ClaimAgent makes the caller the owner of a session's agent and returns all it needs to run it. Each claim has a
         higher epoch than all before it. Refused with ABORTED / CLAIM_CONFLICT while another owner's lease runs, unless the
-        ticket is the one that owner claimed with. Ability: mailbox.
+        ticket is the one that owner claimed with. NOT_FOUND / SESSION_NOT_FOUND. Ability: mailbox.
         """
     def RenewClaims(
         self, request: turndock.store.v1.session_store_pb2.RenewClaimsRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.RenewClaimsRequest, turndock.store.v1.session_store_pb2.RenewClaimsResponse]
@@ -228,19 +241,21 @@ class SessionStoreServicer:
         self, request: turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]:
         """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-        `released = false` means there is work: the caller still owns the agent. Ability: mailbox.
+        `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
+        dispatched. Ability: mailbox.
         """
     def EditRun(
         self, request: turndock.store.v1.session_store_pb2.EditRunRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.EditRunRequest, turndock.store.v1.session_store_pb2.EditRunResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.EditRunResponse]:
-        """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it is not PENDING any
-        more. Ability: mailbox.
+        """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it, or the run it is to
+        be moved before, is not PENDING any more; NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
         """
     def CancelRun(
         self, request: turndock.store.v1.session_store_pb2.CancelRunRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.CancelRunRequest, turndock.store.v1.session_store_pb2.CancelRunResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.CancelRunResponse]:
         """CancelRun ends a PENDING run as CANCELLED and appends its terminal event, in one transaction. FAILED_PRECONDITION /
-        INVALID_STATUS when it is RUNNING; a run that is CANCELLED already is returned as it is. Ability: mailbox.
+        INVALID_STATUS when it is RUNNING or has ended otherwise; a run that is CANCELLED already is returned as it is.
+        NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
         """
     def ListOrphans(
         self, request: turndock.store.v1.session_store_pb2.ListOrphansRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.ListOrphansRequest, turndock.store.v1.session_store_pb2.ListOrphansResponse]
@@ -254,7 +269,8 @@ class SessionStoreServicer:
         """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
         Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-        twice; a hole only where events were pruned. Ends only when the caller cancels or the store stops (UNAVAILABLE).
+        twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
+        or the store stops (UNAVAILABLE).
         """
 
 def add_SessionStoreServicer_to_server(servicer: SessionStoreServicer, server: grpc.aio.Server) -> None: ...

@@ -91,7 +91,7 @@ def upgrade() -> None:
     op.create_index(
         "runs_unsettled",
         "runs",
-        ["session", "status"],
+        ["unsettled", "session", "queue_key", "created_at", "id"],
         sqlite_where=sa.text("unsettled IS NOT NULL"),
         postgresql_where=sa.text("unsettled IS NOT NULL"),
     )
