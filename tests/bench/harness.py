@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -56,6 +58,7 @@ async def process(*arguments: str) -> AsyncGenerator[str]:
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(HERE)},
+        start_new_session=True,
     )
     assert child.stdout is not None
     try:
@@ -66,8 +69,9 @@ async def process(*arguments: str) -> AsyncGenerator[str]:
                 return
         raise RuntimeError(f"{arguments} ended before it was ready")
     finally:
-        if child.returncode is None:
-            child.terminate()
+        # The whole group: a relay has a backend of its own.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
         await child.wait()
 
 

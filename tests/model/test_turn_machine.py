@@ -122,6 +122,7 @@ class TurnMachine(RuleBasedStateMachine):
         self.model: Model
         self.store: SessionStore
         self.host: Host
+        self.hung_up: set[str] = set()
         self.asks: dict[str, asyncio.Task[tuple[Run, Any]]] = {}
         self.watchers: list[Watcher] = []
         self.count = 0
@@ -235,7 +236,7 @@ class TurnMachine(RuleBasedStateMachine):
             try:
                 call = self._call(run_id, run_id, policy)
                 async with self.prompts.submitted(
-                    None, call, RunOrigin.RUN_ORIGIN_ASK, unwanted=lambda: True
+                    None, call, RunOrigin.RUN_ORIGIN_ASK, unwanted=lambda: run_id in self.hung_up
                 ) as submitted:
                     accepted.set()
                     return await self.prompts.outcome(submitted)
@@ -268,6 +269,7 @@ class TurnMachine(RuleBasedStateMachine):
         run_id = data.draw(st.sampled_from(sorted(self.asks)))
         if self.model.runs[run_id].status == "pending":
             self.model.cancel(run_id, "caller_gone")
+        self.hung_up.add(run_id)
         self.do(self._hang_up(self.asks.pop(run_id)))
 
     async def _hang_up(self, task: asyncio.Task[Any]) -> None:

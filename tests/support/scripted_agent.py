@@ -42,12 +42,12 @@ from turndock.ports import Behavior
 Q = TypeVar("Q")
 A = TypeVar("A")
 Hook = Callable[[Q], Awaitable[A]]
-Move = Decision | Exception
+Move = Decision | type[Exception]
 """A decision, or what is raised instead."""
 
 NOREPLY = Decision(noreply=Noreply())
 HALT = Decision(halt=Halt(reason="told to"))
-RAISE = RuntimeError("told to raise")
+RAISE = RuntimeError
 FRESH: Mapping[str, list[Any]] = {"responses": [], "errors": [], "events": [], "seen": []}
 
 
@@ -181,6 +181,6 @@ def noted(request: Any, list_name: str, *entries: Any) -> str:
 
 
 def _decide(move: Move | None) -> Decision:
-    if isinstance(move, Exception):
-        raise move
+    if isinstance(move, type):
+        raise move("told to raise")
     return move or NOREPLY

@@ -291,6 +291,16 @@ def test_a_program_must_be_found_and_executable(place: Path) -> None:
     assert levels["no-such-program"].level is Level.ERROR
 
 
+def test_a_command_backend_must_name_a_program_that_can_be_found() -> None:
+    def look(**config: Any) -> Finding:
+        return only(docking.commands(settings(backends={"c": {"kind": "command", "config": config}})))
+
+    assert look(argv=["sh", "-c", "true"]).level is Level.OK
+    assert "there is no program nowhere" in look(argv=["nowhere"]).what
+    assert look().subject == "backends.c.config.argv"
+    assert look(argv=["sh"], agrv=["sh"]).subject == "backends.c.config.agrv"
+
+
 async def probed(state: ProbeResponse.State.ValueType, **values: Any) -> list[Finding]:
     """What is found about a plug-in that runs and says it is in this state."""
 

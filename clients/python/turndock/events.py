@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -11,6 +12,7 @@ from turndock import jsontext
 from turndock.backend.v1 import Paused, Result
 from turndock.errors import invalid
 from turndock.types.v1 import (
+    EVENT_TYPE_MESSAGE_STREAMED,
     Custom,
     Event,
     EventType,
@@ -148,7 +150,7 @@ def kind(event: Event) -> str:
 
     Types without a name of their own among backends are called by their type's name.
     """
-    if event.type == EventType.EVENT_TYPE_MESSAGE_STREAMED and event.message_streamed.thinking:
+    if event.type == EVENT_TYPE_MESSAGE_STREAMED and event.message_streamed.thinking:
         return "thinking"
     return _KINDS.get(event.type) or type_name(event.type)
 
@@ -173,10 +175,16 @@ def now_us() -> int:
 
 def new_id() -> str:
     """A fresh event id: a time-ordered UUID (version 7 of RFC 9562)."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = (time.time_ns() // 1_000_000) << 80 | _random.getrandbits(80)
     value = value & ~(0xF << 76) & ~(0x3 << 62) | (0x7 << 76) | (0x2 << 62)
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+# Ids must differ, they need not be unguessable: seeded by the system once, and again in every forked process.
+_random = random.Random(os.urandom(32))
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _random.seed(os.urandom(32)))
 
 
 def check_id(value: str, field: str, *, max_bytes: int = _MAX_ID_BYTES) -> None:
@@ -189,15 +197,22 @@ def check_id(value: str, field: str, *, max_bytes: int = _MAX_ID_BYTES) -> None:
         raise invalid(field, "contains control characters")
 
 
+def _is_plain_id(value: str) -> bool:
+    return 0 < len(value) <= _MAX_ID_BYTES and value.isascii() and value.isprintable()
+
+
 def check_event(event: Event, field: str, *, max_bytes: int = 1 << 20) -> None:
     """Refuse an event a store must not take, naming the field below `field` that is wrong.
 
     Structure is strict: id, type, session and time must be there, JSON must be JSON, the size is bounded. What the
     payload holds is the writer's affair. Raises `TurndockError` (VALIDATION_ERROR or INVALID_EVENT_TYPE).
     """
-    check_id(event.session_id, f"{field}.session_id")
-    check_id(event.id, f"{field}.id")
-    if event.type == EventType.EVENT_TYPE_UNSPECIFIED:
+    # Stores run this on every event: what is plainly right costs no text about what might be wrong.
+    if not _is_plain_id(event.session_id):
+        check_id(event.session_id, f"{field}.session_id")
+    if not _is_plain_id(event.id):
+        check_id(event.id, f"{field}.id")
+    if not event.type:
         raise invalid(f"{field}.type", "must be set", reason="INVALID_EVENT_TYPE")
     if event.time_us <= 0:
         raise invalid(f"{field}.time_us", "must be above 0 (microseconds since the Unix epoch)")

@@ -201,7 +201,8 @@ class BackendSettings(Section):
     """For `plugin`: which table of `plugins` it is."""
     config: JsonTable = Field(default_factory=dict[str, Any])
     """What an agent's own configuration of the backend is laid over, key by key. Stored with every session, so it must
-    hold no secret."""
+    hold no secret. For `command` it is the program (`argv`, `env` with references as in `plugins`, `cwd`), which agents
+    cannot change."""
 
     @property
     def config_json(self) -> str:

@@ -42,20 +42,20 @@ class Capture:
             limits.capture_mode == CaptureMode.CAPTURE_MODE_LOSSLESS,
         )
 
-    def take(self, event: Event, kind: str | None = None) -> bool:
-        """Count an event; True if it is kept. Raises `CaptureOverflow` when it must be and cannot."""
+    def take(self, event: Event, size: int) -> bool:
+        """Count an event of `size` bytes; True if it is kept. Raises `CaptureOverflow` when it must be and cannot."""
         self.observed += 1
-        size = event.ByteSize()
+        # Once something is left out everything after it is: what is kept is a beginning, never a sieve.
+        if self.first_omission:
+            return False
         limit = self._exceeded(size)
-        if limit is None and not self.first_omission:
+        if limit is None:
             self.retained += 1
             self.retained_bytes += size
             return True
-        kind = kind or events.kind(event)
-        if self.lossless and limit is not None:
-            raise CaptureOverflow(self._overflow(limit, kind, size))
-        # Once something is left out everything after it is: what is kept is a beginning, never a sieve.
-        self.first_omission = self.first_omission or f"{limit}/{kind}"
+        if self.lossless:
+            raise CaptureOverflow(self._overflow(limit, events.kind(event), size))
+        self.first_omission = f"{limit}/{events.kind(event)}"
         return False
 
     def coverage(self) -> Coverage:

@@ -19,7 +19,39 @@ from google.protobuf.message import Message
 
 from turndock import events, jsontext
 from turndock.errors import TurndockError
-from turndock.types.v1 import ErrorOccurred, Event, EventType, Failure, MessageStreamed
+from turndock.types.v1 import (
+    EVENT_TYPE_CUSTOM,
+    EVENT_TYPE_ERROR_OCCURRED,
+    EVENT_TYPE_MESSAGE_RECEIVED,
+    EVENT_TYPE_MESSAGE_SENT,
+    EVENT_TYPE_MESSAGE_STREAMED,
+    EVENT_TYPE_POLICY_VIOLATION,
+    EVENT_TYPE_RUN_CANCELLED,
+    EVENT_TYPE_RUN_COMPLETED,
+    EVENT_TYPE_RUN_FAILED,
+    EVENT_TYPE_RUN_STARTED,
+    EVENT_TYPE_RUN_TIMEOUT,
+    EVENT_TYPE_SESSION_CANCELLED,
+    EVENT_TYPE_SESSION_COMPLETED,
+    EVENT_TYPE_SESSION_CREATED,
+    EVENT_TYPE_SESSION_FAILED,
+    EVENT_TYPE_SESSION_PAUSED,
+    EVENT_TYPE_SESSION_RESUMED,
+    EVENT_TYPE_SESSION_STARTED,
+    EVENT_TYPE_TOKEN_USAGE_UPDATED,
+    EVENT_TYPE_TOOL_APPROVAL_DENIED,
+    EVENT_TYPE_TOOL_APPROVAL_GRANTED,
+    EVENT_TYPE_TOOL_CALL_COMPLETED,
+    EVENT_TYPE_TOOL_CALL_FAILED,
+    EVENT_TYPE_TOOL_CALL_STARTED,
+    EVENT_TYPE_TURN_COMPLETED,
+    EVENT_TYPE_UNSPECIFIED,
+    ErrorOccurred,
+    Event,
+    EventType,
+    Failure,
+    MessageStreamed,
+)
 
 REPAIRED = "turndock.repaired"
 WARNINGS = "turndock.warnings"
@@ -31,21 +63,21 @@ _PREVIEW = 1024
 
 HOST_TYPES: frozenset[int] = frozenset(
     (
-        EventType.EVENT_TYPE_SESSION_CREATED,
-        EventType.EVENT_TYPE_SESSION_STARTED,
-        EventType.EVENT_TYPE_SESSION_PAUSED,
-        EventType.EVENT_TYPE_SESSION_RESUMED,
-        EventType.EVENT_TYPE_SESSION_COMPLETED,
-        EventType.EVENT_TYPE_SESSION_FAILED,
-        EventType.EVENT_TYPE_SESSION_CANCELLED,
-        EventType.EVENT_TYPE_RUN_STARTED,
-        EventType.EVENT_TYPE_RUN_COMPLETED,
-        EventType.EVENT_TYPE_RUN_FAILED,
-        EventType.EVENT_TYPE_RUN_CANCELLED,
-        EventType.EVENT_TYPE_RUN_TIMEOUT,
-        EventType.EVENT_TYPE_MESSAGE_SENT,
-        EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED,
-        EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED,
+        EVENT_TYPE_SESSION_CREATED,
+        EVENT_TYPE_SESSION_STARTED,
+        EVENT_TYPE_SESSION_PAUSED,
+        EVENT_TYPE_SESSION_RESUMED,
+        EVENT_TYPE_SESSION_COMPLETED,
+        EVENT_TYPE_SESSION_FAILED,
+        EVENT_TYPE_SESSION_CANCELLED,
+        EVENT_TYPE_RUN_STARTED,
+        EVENT_TYPE_RUN_COMPLETED,
+        EVENT_TYPE_RUN_FAILED,
+        EVENT_TYPE_RUN_CANCELLED,
+        EVENT_TYPE_RUN_TIMEOUT,
+        EVENT_TYPE_MESSAGE_SENT,
+        EVENT_TYPE_TOOL_APPROVAL_GRANTED,
+        EVENT_TYPE_TOOL_APPROVAL_DENIED,
     )
 )
 """Types only the host writes."""
@@ -66,15 +98,15 @@ _TEXT_FIELDS: dict[str, tuple[str, ...]] = {
     "policy_violation": ("policy", "message"),
 }
 _PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
-    "message_streamed": EventType.EVENT_TYPE_MESSAGE_STREAMED,
-    "message_received": EventType.EVENT_TYPE_MESSAGE_RECEIVED,
-    "tool_call_started": EventType.EVENT_TYPE_TOOL_CALL_STARTED,
-    "tool_call_completed": EventType.EVENT_TYPE_TOOL_CALL_COMPLETED,
-    "tool_call_failed": EventType.EVENT_TYPE_TOOL_CALL_FAILED,
-    "token_usage_updated": EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED,
-    "turn_completed": EventType.EVENT_TYPE_TURN_COMPLETED,
-    "policy_violation": EventType.EVENT_TYPE_POLICY_VIOLATION,
-    "custom": EventType.EVENT_TYPE_CUSTOM,
+    "message_streamed": EVENT_TYPE_MESSAGE_STREAMED,
+    "message_received": EVENT_TYPE_MESSAGE_RECEIVED,
+    "tool_call_started": EVENT_TYPE_TOOL_CALL_STARTED,
+    "tool_call_completed": EVENT_TYPE_TOOL_CALL_COMPLETED,
+    "tool_call_failed": EVENT_TYPE_TOOL_CALL_FAILED,
+    "token_usage_updated": EVENT_TYPE_TOKEN_USAGE_UPDATED,
+    "turn_completed": EVENT_TYPE_TURN_COMPLETED,
+    "policy_violation": EVENT_TYPE_POLICY_VIOLATION,
+    "custom": EVENT_TYPE_CUSTOM,
 }
 
 
@@ -104,6 +136,9 @@ class Intake:
         """A complete, storable copy of an event; the given one is left alone."""
         event = Event()
         event.CopyFrom(given)
+        if _is_plain_text(event):
+            self._complete(event)
+            return event
         marks: dict[str, Any] = {}
         _settle_type(event)
         if event.id:
@@ -125,7 +160,7 @@ class Intake:
         return event
 
     def _text(self, text: str) -> Event:
-        event = Event(type=EventType.EVENT_TYPE_MESSAGE_STREAMED, message_streamed=MessageStreamed(text=text))
+        event = Event(type=EVENT_TYPE_MESSAGE_STREAMED, message_streamed=MessageStreamed(text=text))
         self._complete(event)
         if jsontext.REPLACEMENT in text:
             _mark(event, {REPAIRED: ["message_streamed.text"]})
@@ -145,10 +180,20 @@ class Intake:
             event.schema_version = 1
 
 
+def _is_plain_text(event: Event) -> bool:
+    """Whether it is what nearly all events are, a piece of text, with nothing that needs a second look."""
+    return (
+        event.type == EVENT_TYPE_MESSAGE_STREAMED
+        and event.HasField("message_streamed")
+        and "\0" not in event.message_streamed.text
+        and not (event.id or event.metadata_json or event.data_json)
+    )
+
+
 def unknown_type(name: str, data_json: str = "") -> Event:
     """What becomes of an event whose type's name nobody knows: ERROR_OCCURRED, with the name kept."""
     return Event(
-        type=EventType.EVENT_TYPE_ERROR_OCCURRED,
+        type=EVENT_TYPE_ERROR_OCCURRED,
         error_occurred=ErrorOccurred(
             failure=Failure(reason="unknown_event_type", message=f"{name!r} is no event type"),
             original_type=name,
@@ -159,7 +204,7 @@ def unknown_type(name: str, data_json: str = "") -> Event:
 
 def _settle_type(event: Event) -> None:
     payload = event.WhichOneof("payload")
-    if event.type == EventType.EVENT_TYPE_UNSPECIFIED and payload in _PAYLOAD_TYPES:
+    if event.type == EVENT_TYPE_UNSPECIFIED and payload in _PAYLOAD_TYPES:
         event.type = _PAYLOAD_TYPES[payload]
     refused = _refused_name(event)
     if refused:
@@ -171,7 +216,7 @@ def _settle_type(event: Event) -> None:
 
 def _refused_name(event: Event) -> str:
     """The name of a type, or of a custom event, that is not a backend's to use; empty if it may be used."""
-    if event.type == EventType.EVENT_TYPE_UNSPECIFIED:
+    if event.type == EVENT_TYPE_UNSPECIFIED:
         return "unspecified"
     if event.type in HOST_TYPES:
         return events.type_name(event.type)
@@ -214,21 +259,21 @@ def _keep_json(message: Message, field: str, *, must_be_object: bool = False) ->
 
 def _warnings(event: Event) -> list[str]:
     """What the payload lacks. Advice for readers; never a reason to refuse an event."""
-    if event.type == EventType.EVENT_TYPE_MESSAGE_RECEIVED:
+    if event.type == EVENT_TYPE_MESSAGE_RECEIVED:
         message = event.message_received
         return [
             f"message_received.{field} is not set"
             for field, value in (("text", message.text), ("role", message.role))
             if not value
         ]
-    if event.type == EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
+    if event.type == EVENT_TYPE_TOKEN_USAGE_UPDATED:
         usage = event.token_usage_updated.usage
         return [
             f"token_usage_updated.usage.{field} is negative"
             for field in ("input_tokens", "output_tokens", "total_tokens")
             if usage.HasField(field) and getattr(usage, field) < 0
         ]
-    if event.type == EventType.EVENT_TYPE_TOOL_CALL_STARTED and not event.tool_call_started.tool_call_id:
+    if event.type == EVENT_TYPE_TOOL_CALL_STARTED and not event.tool_call_started.tool_call_id:
         return ["tool_call_started.tool_call_id is not set"]
     return []
 

@@ -19,8 +19,8 @@ MAX_EVENT_BYTES = 1 << 20
 LOST = "turndock.lost_payload"
 MEDIA_TYPE = "application/x-protobuf; messageType=turndock.types.v1.Event"
 
-# Room for what the store adds: number, incarnation, time.
-_INLINE_BYTES = MAX_EVENT_BYTES - 1024
+INLINE_BYTES = MAX_EVENT_BYTES - 1024
+"""Largest event that is appended as it is: the store adds number, incarnation and time."""
 _CHUNK_BYTES = 256 << 10
 
 
@@ -31,11 +31,9 @@ class Offloader:
         self._artifacts = artifacts
 
     async def fit(self, scope: Scope | None, batch: Sequence[Event]) -> Sequence[Event]:
-        """The batch with nothing in it that is too large. Costs nothing when nothing is."""
-        if all(event.ByteSize() <= _INLINE_BYTES for event in batch):
-            return batch
+        """The batch with nothing in it that is too large. One of no more than `INLINE_BYTES` altogether fits as it is."""
         return [
-            event if event.ByteSize() <= _INLINE_BYTES else await self._offload(scope, event)
+            event if event.ByteSize() <= INLINE_BYTES else await self._offload(scope, event)
             for event in batch
         ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
 from turndock import events
 from turndock.store.v1 import (
     AppendEventsRequest,
@@ -17,7 +19,7 @@ from turndock.store.v1 import (
 from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
-from turndock_server.core.offload import Offloader
+from turndock_server.core.offload import INLINE_BYTES, Offloader
 
 
 class SessionWriter:
@@ -64,11 +66,10 @@ class SessionWriter:
     async def append_results(self, batch: Sequence[Event], *, strict: bool) -> Sequence[AppendResult]:
         """Store events; what became of each. `strict` refuses a known id with another payload."""
         request = AppendEventsRequest(
-            scope=self._key.scope,
-            events=await self._offloader.fit(self._key.scope, batch),
-            fence=self.fence,
-            strict_duplicates=strict,
+            scope=self._key.scope, events=batch, fence=self.fence, strict_duplicates=strict
         )
+        if request.ByteSize() > INLINE_BYTES:
+            await self._fit(request.events)
         results = (await self._journal.append_events(request)).results
         self.advance(max(result.event.sequence for result in results))
         return results
@@ -86,12 +87,14 @@ class SessionWriter:
             scope=self._key.scope,
             session=self._now(),
             run=run,
-            events=EventBatch(events=await self._offloader.fit(self._key.scope, batch)),
+            events=EventBatch(events=batch),
             expected_run_status=expected,
             fence=self.fence,
             strict_duplicates=True,
             chained_run=chained,
         )
+        if request.events.ByteSize() > INLINE_BYTES:
+            await self._fit(request.events.events)
         response = await self._journal.flush(request)
         self.advance(response.head)
         return response
@@ -100,6 +103,12 @@ class SessionWriter:
         """Put a run at the mailbox's tail, or find it there; as stored."""
         request = EnqueueRunRequest(scope=self._key.scope, run=run, fence=self.fence)
         return (await self._journal.enqueue_run(request)).run
+
+    async def _fit(self, written: RepeatedCompositeFieldContainer[Event]) -> None:
+        """Offload what is too large for the log, in a request that is not sent yet."""
+        fitting = await self._offloader.fit(self._key.scope, list(written))
+        del written[:]
+        written.extend(fitting)
 
     def _now(self) -> Session:
         self.session.agent.state_json = self._state_json()

@@ -32,6 +32,7 @@ from turndock.ports import (
     TurnOutput,
 )
 from turndock.types.v1 import (
+    EVENT_TYPE_MESSAGE_STREAMED,
     BackendSession,
     Event,
     EventType,
@@ -154,7 +155,7 @@ class Turn:
     def keep_terminal(self, event: Event) -> None:
         """Count the terminal; it is kept like any other event if it still fits."""
         try:
-            if self.capture.take(event):
+            if self.capture.take(event, event.ByteSize()):
                 self._places[event.id] = len(self.kept)
                 self.kept.append(event)
         except CaptureOverflow:
@@ -303,16 +304,19 @@ class Turn:
         return terminal
 
     def _admit(self, event: Event, seen: list[Event]) -> None:
-        if self.capture.take(event):
+        size = event.ByteSize()
+        if self.capture.take(event, size):
             self._places[event.id] = len(self.kept)
             self.kept.append(event)
         seen.append(event)
         self._buffer.append(event)
-        self._buffered_bytes += event.ByteSize()
+        self._buffered_bytes += size
+        # First and by itself, since nearly all events are: the names below are looked up one after the other.
+        if event.type == EVENT_TYPE_MESSAGE_STREAMED:
+            if not event.message_streamed.thinking:
+                self._text.append(event.message_streamed.text)
+            return
         match event.type:
-            case EventType.EVENT_TYPE_MESSAGE_STREAMED:
-                if not event.message_streamed.thinking:
-                    self._text.append(event.message_streamed.text)
             case EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
                 self._usage = event.token_usage_updated.usage
             case EventType.EVENT_TYPE_TOOL_CALL_STARTED:

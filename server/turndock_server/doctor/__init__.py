@@ -31,6 +31,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     docking.backends,
     docking.models,
     docking.behaviors,
+    docking.commands,
     docking.programs,
     docking.plugins,
 )

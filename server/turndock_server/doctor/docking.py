@@ -14,7 +14,9 @@ from turndock.errors import TurndockError
 from turndock.plugin.v1 import ContractKind, DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse
 from turndock_server import __version__
 from turndock_server.backends import registry as backend_registry
+from turndock_server.backends.command import CommandConfig
 from turndock_server.backends.llama_engine import NotInstalledError, default_model_path
+from turndock_server.backends.sessions import parse_config
 from turndock_server.behaviors import registry as behavior_registry
 from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
@@ -87,29 +89,37 @@ def _loaded(
     return Finding(Level.OK, key, f"{kind} is installed")
 
 
+def commands(settings: Settings) -> Iterator[Finding]:
+    """Every `command` backend has a program, which can be found."""
+    for name, backend in settings.backends.items():
+        if backend.kind == "command":
+            key = f"backends.{name}.config"
+            try:
+                program = parse_config(CommandConfig, backend.config_json).argv[0]
+            except TurndockError as error:
+                for one in error.violations:
+                    field = one.field.replace("config_json", key)
+                    yield Finding(
+                        Level.ERROR, field, one.description, 'Such as config = {argv = ["program"]}'
+                    )
+            else:
+                yield _found(key, program)
+
+
 def programs(settings: Settings) -> Iterator[Finding]:
     """The program of every plug-in the server starts can be found."""
     for name, plugin in settings.plugins.items():
-        if not plugin.command:
-            continue
-        program = plugin.command[0]
-        found = shutil.which(program)
-        if found is not None:
-            yield Finding(Level.OK, f"plugins.{name}", f"{found} will be started")
-        elif Path(program).is_file():
-            yield Finding(
-                Level.ERROR,
-                f"plugins.{name}.endpoint",
-                f"{program} may not be executed",
-                f"chmod +x {program}",
-            )
-        else:
-            yield Finding(
-                Level.ERROR,
-                f"plugins.{name}.endpoint",
-                f"there is no program {program}",
-                "Install it, or write its whole path",
-            )
+        if plugin.command:
+            yield _found(f"plugins.{name}.endpoint", plugin.command[0])
+
+
+def _found(key: str, program: str) -> Finding:
+    path = shutil.which(program)
+    if path is not None:
+        return Finding(Level.OK, key, f"{path} will be started")
+    if Path(program).is_file():
+        return Finding(Level.ERROR, key, f"{program} may not be executed", f"chmod +x {program}")
+    return Finding(Level.ERROR, key, f"there is no program {program}", "Install it, or write its whole path")
 
 
 def plugins(settings: Settings) -> Iterator[Finding]:
