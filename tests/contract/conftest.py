@@ -13,7 +13,7 @@ from support.harness import Harness, StoreName, harnessed
 SETUPS: tuple[tuple[StoreName, Mode], ...] = (
     ("memory", "in_process"),
     ("sqlite", "in_process"),
-    ("memory", "own_streams"),
+    ("remote", "own_streams"),
     ("sqlite", "multiplexed"),
 )
 

@@ -59,9 +59,6 @@ from turndock_server.core.starter import Starter
 T = TypeVar("T")
 
 TURNS = 80
-import os
-from hypothesis import Phase
-PHASES=[Phase.generate] if os.environ.get('NOSHRINK') else list(Phase)
 WAIT_S = 10.0
 NAME = "a1"
 
@@ -142,7 +139,9 @@ class TurnMachine(RuleBasedStateMachine):
         self.do(self._begin())
 
     async def _begin(self) -> None:
-        self.store = await self.exits.enter_async_context(opened_store(self.store_name, Path(self.folder.name)))
+        self.store = await self.exits.enter_async_context(
+            opened_store(self.store_name, Path(self.folder.name))
+        )
         last = {"ok": {"result": None}, "error": {}, "eof": {"eof": None}, "crash": {"crash": "told to"}}
         scripts: list[list[dict[str, Any]]] = []
         self.agent = ScriptedAgent()
@@ -159,7 +158,11 @@ class TurnMachine(RuleBasedStateMachine):
         self._watch(Cursor(session_id=self.key.session_id))
 
     def _start_request(self, session_id: str = "") -> StartAgentRequest:
-        policy = HostLostPolicy.HOST_LOST_POLICY_RETRY if self.model.retries else HostLostPolicy.HOST_LOST_POLICY_FAIL
+        policy = (
+            HostLostPolicy.HOST_LOST_POLICY_RETRY
+            if self.model.retries
+            else HostLostPolicy.HOST_LOST_POLICY_FAIL
+        )
         limits = AgentLimits(max_pending_prompts=self.model.max_pending, host_lost_policy=policy)
         definition = AgentDefinition(agent_name=NAME, backend="scripted", behavior="scripted", limits=limits)
         return StartAgentRequest(definition=definition, session_id=session_id)
@@ -537,9 +540,9 @@ class TurnMachineOnSqlite(TurnMachine):
 
 TestTurnMachine = TurnMachine.TestCase
 TestTurnMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck), phases=PHASES
+    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestTurnMachineOnSqlite = TurnMachineOnSqlite.TestCase
 TestTurnMachineOnSqlite.settings = settings(
-    max_examples=12, stateful_step_count=30, suppress_health_check=list(HealthCheck), phases=PHASES
+    max_examples=12, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )

@@ -52,18 +52,18 @@ class MortalStore:
 async def kill(host: Host, store: MortalStore) -> None:
     """What SIGKILL does: nothing more is written, and nobody is told."""
     store.died.set()
-    tasks = [*host.roster._loops.values(), *_upkeep(host)]
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    await _end([*host.roster._loops.values(), *_upkeep(host)])
 
 
 async def forsake(host: Host) -> None:
-    """The host is cut off from its peers and goes on with what it was doing, as one does that was paused and woke up."""
-    tasks = _upkeep(host)
+    """The host is cut off from its peers and goes on with what it was doing, as one that was paused and woke up."""
+    await _end(_upkeep(host))
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _upkeep(host: Host) -> list[asyncio.Task[Any]]:

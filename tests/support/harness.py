@@ -44,14 +44,14 @@ from turndock.agent.v1 import (
 )
 from turndock.errors import TurndockError
 from turndock.ports import Backend, Behavior, SessionStore
-from turndock.remote import RemoteBehavior
+from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.sql import SqlSessionStore
 
-StoreName = Literal["memory", "sqlite"]
+StoreName = Literal["memory", "sqlite", "remote"]
 Watching = AsyncGenerator[WatchResponse, None]
 
 WAIT_S = 20.0
@@ -304,9 +304,13 @@ def refused(reason: str) -> Generator[pytest.ExceptionInfo[TurndockError]]:
 
 @asynccontextmanager
 async def opened_store(name: StoreName, folder: Path) -> AsyncGenerator[SessionStore]:
-    """A store of that name."""
+    """A store of that name; `remote` is one in memory, behind gRPC."""
     if name == "memory":
         yield MemorySessionStore()
+        return
+    if name == "remote":
+        async with _store_over_grpc(MemorySessionStore()) as remote:
+            yield remote
         return
     store = await SqlSessionStore.open(folder / "turndock.db", synchronous="normal")
     try:
@@ -326,6 +330,19 @@ async def harnessed(store: StoreName, mode: Mode, folder: Path) -> AsyncGenerato
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
         async with served(host) as harness.served:
             yield harness
+
+
+@asynccontextmanager
+async def _store_over_grpc(store: SessionStore) -> AsyncGenerator[SessionStore]:
+    server = wire.new_server()
+    serving.add_session_store(server, store)
+    endpoint = wire.bind(server, "127.0.0.1:0")
+    await server.start()
+    try:
+        async with wire.connect(endpoint) as channel:
+            yield RemoteSessionStore(channel)
+    finally:
+        await server.stop(0)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import struct
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +174,25 @@ class ServerProcess:
             await asyncio.wait(self._logging)
         return code
 
-    async def said(self, text: str) -> None:
-        """Wait until the process has said something."""
+    async def said(self, text: str) -> str:
+        """Wait until the process has said something; the line."""
         async with asyncio.timeout(WAIT_S):
-            while not self.log.exists() or text not in self.log.read_text():
+            while (line := self._line(text)) is None:
                 self._said.clear()
                 await self._said.wait()
+        return line
+
+    def took(self) -> float:
+        """Seconds the server took to stop, by its own log."""
+        began, ended = (self._line(text) for text in ('"stopping; ', '"stopped"'))
+        assert began is not None
+        assert ended is not None
+        return (_moment(ended) - _moment(began)).total_seconds()
+
+    def _line(self, text: str) -> str | None:
+        """The newest line of the log with that text."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return next((line for line in reversed(lines) if text in line), None)
 
     async def restart(self) -> None:
         """Kill the process and start it again."""
@@ -197,6 +212,11 @@ class ServerProcess:
                 log.write(said)
                 log.flush()
                 self._said.set()
+
+
+def _moment(line: str) -> datetime:
+    """When a line was logged."""
+    return datetime.fromisoformat(json.loads(line)["time"])
 
 
 class Agents(Remote, service=agent_host_pb2.DESCRIPTOR.services_by_name["AgentHost"]):

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -60,11 +60,16 @@ def serve(
     raise typer.Exit(code)
 
 
-def demo() -> None:
+def demo(
+    backend: Annotated[
+        Literal["llama", "echo"],
+        typer.Option(help="What answers: the small model, or an echo that needs none."),
+    ] = "llama",
+) -> None:
     """See Turndock survive a crash: a server, a small model, three prompts, and a kill in the middle."""
     from turndock_server import demo as story
 
-    raise typer.Exit(story.run())
+    raise typer.Exit(story.run(backend=backend))
 
 
 def doctor(

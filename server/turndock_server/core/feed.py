@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from turndock.agent.v1 import AgentStatus
+from turndock.agent.v1 import AgentStatus, Batch
 from turndock.types.v1 import Event, Scope
 
-MAX_TAIL_EVENTS = 4_096
+MAX_TAIL_BLOCKS = 1_024
 MAX_TAIL_BYTES = 4 << 20
 MAX_BATCH_EVENTS = 1_024
 MAX_BATCH_BYTES = 512 << 10
-_SHARED_BATCHES = 32
+MAX_BLOCK_BYTES = 1 << 20
+_SHARED_JOINS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +74,48 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    chunks: bytes
-    last: int
-    full: bool
-    """Whether it is as large as a batch may be, so that later events do not change it."""
+class Block:
+    """Events that were committed together, encoded as one: the elements of a `Batch`, as protobuf joins them.
+
+    Watchers who stand before its first event get these bytes as they are. Who stands within it, or wants only some of
+    its events, has it taken apart.
+    """
+
+    __slots__ = ("chunks", "first", "last")
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.chunks = Batch(events=events).SerializeToString()
+        self.first = events[0].sequence
+        self.last = events[-1].sequence
+
+    def frames(self) -> list[Frame]:
+        """Its events, each by itself."""
+        return [encode_frame(event) for event in Batch.FromString(self.chunks).events]
+
+
+def blocks_of(events: Sequence[Event]) -> Iterator[Block]:
+    """Committed events as blocks no larger than a batch may be."""
+    if len(events) > MAX_BATCH_EVENTS:
+        for first in range(0, len(events), MAX_BATCH_EVENTS):
+            yield from blocks_of(events[first : first + MAX_BATCH_EVENTS])
+        return
+    block = Block(events)
+    if len(block.chunks) <= MAX_BLOCK_BYTES or len(events) == 1:
+        yield block
+        return
+    half = len(events) // 2
+    yield from blocks_of(events[:half])
+    yield from blocks_of(events[half:])
 
 
 class Tail:
-    """The latest frames of one session, without a gap."""
+    """The latest blocks of one session, without a gap."""
 
     __slots__ = (
-        "_batches",
+        "_blocks",
         "_bytes",
         "_changed",
-        "_frames",
+        "_joined",
         "deleted",
         "head",
         "status",
@@ -97,9 +124,9 @@ class Tail:
     )
 
     def __init__(self) -> None:
-        self._frames: deque[Frame] = deque()
+        self._blocks: deque[Block] = deque()
         self._bytes = 0
-        self._batches: OrderedDict[int, _Batch] = OrderedDict()
+        self._joined: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._changed: asyncio.Future[None] | None = None
         self.head = 0
         """Highest number that was published here; 0 = none yet."""
@@ -108,18 +135,18 @@ class Tail:
         self.status_version = 0
         self.deleted = False
 
-    def push(self, frames: Iterable[Frame]) -> None:
-        """Take committed frames in and wake the watchers."""
-        for frame in frames:
-            if self._frames and frame.sequence != self._frames[-1].sequence + 1:
-                if frame.sequence <= self._frames[-1].sequence:
-                    continue
+    def push(self, stored: Sequence[Event]) -> None:
+        """Take committed events of one write in, and wake the watchers."""
+        for block in blocks_of(stored):
+            if self._blocks and block.first != self._blocks[-1].last + 1:
+                if block.first <= self._blocks[-1].last:
+                    continue  # Told before, or too late to fit: the store has it.
                 self._forget()
-            self._frames.append(frame)
-            self._bytes += len(frame.chunk)
-            self.head = max(self.head, frame.sequence)
-        while len(self._frames) > MAX_TAIL_EVENTS or (self._bytes > MAX_TAIL_BYTES and len(self._frames) > 1):
-            self._bytes -= len(self._frames.popleft().chunk)
+            self._blocks.append(block)
+            self._bytes += len(block.chunks)
+            self.head = max(self.head, block.last)
+        while len(self._blocks) > MAX_TAIL_BLOCKS or (self._bytes > MAX_TAIL_BYTES and len(self._blocks) > 1):
+            self._bytes -= len(self._blocks.popleft().chunks)
         self.wake()
 
     def wake(self) -> None:
@@ -135,35 +162,51 @@ class Tail:
         return self._changed
 
     def covers(self, after: int) -> bool:
-        """Whether the frame that follows `after` is here."""
-        return bool(self._frames) and self._frames[0].sequence <= after + 1 <= self._frames[-1].sequence
+        """Whether the event that follows `after` is here."""
+        return bool(self._blocks) and self._blocks[0].first <= after + 1 <= self._blocks[-1].last
 
     def frames(self, after: int) -> list[Frame]:
-        """The frames that follow `after`, at most a batch of them. Needs `covers(after)`."""
-        first = after + 1 - self._frames[0].sequence
-        return take_batch(self._frames[index] for index in range(first, len(self._frames)))
+        """The events that follow `after`, up to the end of their block, each by itself. Needs `covers(after)`."""
+        block = self._blocks[self._index(after)]
+        return [frame for frame in block.frames() if frame.sequence > after]
 
     def batch(self, after: int) -> tuple[bytes, int]:
-        """The joined chunks that follow `after`, and the last number in them. Needs `covers(after)`.
+        """The joined events that follow `after`, and the last number in them. Needs `covers(after)`.
 
         Watchers that stand at the same place get the same bytes.
         """
-        shared = self._batches.get(after)
-        if shared is None or not (shared.full or shared.last == self._frames[-1].sequence):
-            frames = self.frames(after)
-            last = frames[-1].sequence
-            shared = _Batch(
-                b"".join([frame.chunk for frame in frames]), last, last < self._frames[-1].sequence
-            )
-            self._batches[after] = shared
-            self._batches.move_to_end(after)
-            if len(self._batches) > _SHARED_BATCHES:
-                self._batches.popitem(last=False)
-        return shared.chunks, shared.last
+        index = self._index(after)
+        block = self._blocks[index]
+        if block.first <= after:
+            return b"".join([frame.chunk for frame in self.frames(after)]), block.last
+        last, size = index, len(block.chunks)
+        while last + 1 < len(self._blocks) and size + len(self._blocks[last + 1].chunks) <= MAX_BATCH_BYTES:
+            last += 1
+            size += len(self._blocks[last].chunks)
+        if last == index:
+            return block.chunks, block.last
+        return self._join(index, last), self._blocks[last].last
+
+    def _join(self, first: int, last: int) -> bytes:
+        place = (self._blocks[first].first, self._blocks[last].last)
+        joined = self._joined.get(place)
+        if joined is None:
+            joined = b"".join([self._blocks[index].chunks for index in range(first, last + 1)])
+            self._joined[place] = joined
+            if len(self._joined) > _SHARED_JOINS:
+                self._joined.popitem(last=False)
+        return joined
+
+    def _index(self, after: int) -> int:
+        """Place of the block that has the event that follows `after`; nearly always the last one."""
+        index = len(self._blocks) - 1
+        while self._blocks[index].first > after + 1:
+            index -= 1
+        return index
 
     def _forget(self) -> None:
-        self._frames.clear()
-        self._batches.clear()
+        self._blocks.clear()
+        self._joined.clear()
         self._bytes = 0
 
 
@@ -185,11 +228,11 @@ class Feed:
     def __init__(self) -> None:
         self._tails: dict[AgentKey, Tail] = {}
 
-    def publish(self, key: AgentKey, stored: Iterable[Event]) -> None:
-        """Show committed events to whoever watches. Costs nothing when nobody does."""
+    def publish(self, key: AgentKey, stored: Sequence[Event]) -> None:
+        """Show the committed events of one write to whoever watches. Costs nothing when nobody does."""
         tail = self._tails.get(key)
         if tail is not None:
-            tail.push([encode_frame(event) for event in stored])
+            tail.push(stored)
 
     def publish_status(self, key: AgentKey, status: Callable[[], AgentStatus]) -> None:
         """Show a status; a slow watcher sees only the latest. Not even made when nobody watches."""

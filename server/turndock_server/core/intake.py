@@ -113,13 +113,16 @@ _PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
 class Intake:
     """Makes the events of one turn storable, in their order."""
 
-    __slots__ = ("_correlation_id", "_joiner", "_provider", "_run_id", "_session_id")
+    __slots__ = ("_common", "_joiner")
 
     def __init__(self, session_id: str, run_id: str, provider: str, correlation_id: str) -> None:
-        self._session_id = session_id
-        self._run_id = run_id
-        self._provider = provider
-        self._correlation_id = correlation_id
+        self._common = Event(
+            session_id=session_id,
+            run_id=run_id,
+            provider=provider,
+            correlation_id=correlation_id,
+            schema_version=1,
+        )
         self._joiner = jsontext.TextJoiner()
 
     def text(self, piece: str) -> Event | None:
@@ -167,17 +170,18 @@ class Intake:
         return event
 
     def _complete(self, event: Event) -> None:
+        provider, correlation_id, schema_version = event.provider, event.correlation_id, event.schema_version
+        event.MergeFrom(self._common)
+        # What the backend said itself stands; all of it is rare.
+        if provider:
+            event.provider = provider
+        if correlation_id:
+            event.correlation_id = correlation_id
+        if schema_version:
+            event.schema_version = schema_version
         event.id = events.new_id()
-        event.session_id = self._session_id
-        event.run_id = self._run_id
         if event.time_us <= 0:
             event.time_us = events.now_us()
-        if not event.provider:
-            event.provider = self._provider
-        if self._correlation_id and not event.correlation_id:
-            event.correlation_id = self._correlation_id
-        if event.schema_version == 0:
-            event.schema_version = 1
 
 
 def _is_plain_text(event: Event) -> bool:

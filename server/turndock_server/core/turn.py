@@ -55,6 +55,8 @@ PATIENCE_S = 0.05
 """How long a turn's last events wait for the behavior to have seen them, to be stored together with the terminal."""
 LEAVE_DEADLINE_S = 3.0
 """How long a backend may take to confirm an interrupt, and then to let go of its call."""
+SHUTDOWN_DEADLINE_S = 0.3
+"""The same for a host that stops: its grace has passed."""
 
 Terminal = Result | Failure | Paused
 
@@ -355,7 +357,7 @@ class Turn:
         if isinstance(end, Kill):
             await self._interrupt(end)
             reader.cancel()
-        _, late = await asyncio.wait((reader,), timeout=LEAVE_DEADLINE_S)
+        _, late = await asyncio.wait((reader,), timeout=_deadline_s(end))
         if late:
             reader.cancel()
             log.error("the backend holds on to turn %s although it has ended", self.token)
@@ -367,7 +369,7 @@ class Turn:
         if self._request.HasField("scope"):
             request.scope.CopyFrom(self._request.scope)
         try:
-            await asyncio.wait_for(self._backend.interrupt(request), LEAVE_DEADLINE_S)
+            await asyncio.wait_for(self._backend.interrupt(request), _deadline_s(kill))
         except TimeoutError:
             log.warning("the backend did not confirm the interrupt of turn %s in time", self.token)
         except TurndockError as error:
@@ -469,3 +471,8 @@ def _is_provider_session_id(text: str) -> bool:
     return 1 <= len(encoded) <= MAX_CHECKPOINT_BYTES and all(
         byte >= 0x20 and byte != 0x7F for byte in encoded
     )
+
+
+def _deadline_s(end: Terminal | Kill) -> float:
+    """How long each step of leaving a turn may take that ended so."""
+    return SHUTDOWN_DEADLINE_S if end is Kill.SHUTDOWN else LEAVE_DEADLINE_S

@@ -185,9 +185,8 @@ class FileArtifactStore:
                     return ArtifactStorePutResponse.FromString(stored)
                 entry = index.find(partition, header.key)
                 response = artifacts.kept(header, upload.content, entry.artifact if entry else None)
-                if response is None or (
-                    entry and not (self._objects / entry.file).exists()
-                ):  # lost: put again
+                is_lost = entry is not None and not (self._objects / entry.file).exists()
+                if response is None or is_lost:
                     response = ArtifactStorePutResponse(artifact=upload.content.artifact())
                     upload.publish()
                     index.put(partition, response.artifact, upload.file)

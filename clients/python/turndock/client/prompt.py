@@ -83,6 +83,9 @@ class PromptStream(AsyncIterator[Event]):
     ) -> None:
         await self.aclose()
 
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events  # one layer less for each event
+
     async def __anext__(self) -> Event:
         return await anext(self._events)
 

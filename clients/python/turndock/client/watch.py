@@ -75,6 +75,9 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
     ) -> None:
         await self.aclose()
 
+    def __aiter__(self) -> AsyncIterator[Seen]:
+        return self._seen  # one layer less for each event
+
     async def __anext__(self) -> Seen:
         return await anext(self._seen)
 
