@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -31,9 +31,11 @@ from turndock_server.core.feed import AgentKey, Feed, frame_of
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
 from turndock_server.core.prompts import Prompts
+from turndock_server.core.redaction import EventRedactor
 from turndock_server.core.starter import Starter
 from turndock_server.core.watch import LogPage, ReadLog, read_log_of
 from turndock_server.holding import Held, hold
+from turndock_server.observability import Redactor
 from turndock_server.plugins.dock import Dock
 from turndock_server.plugins.static import StaticPlugin
 from turndock_server.plugins.supervised import SupervisedPlugin
@@ -120,17 +122,25 @@ class App:
         await self._dock_plugins()
         artifacts = await self._open_artifacts()
         store = await self._open_store()
+        redactor = self._redactor()
         mailbox = store if isinstance(store, Mailbox) else self._serial_mailbox(store)
         self._host = host = Host(
-            Journal(store, mailbox, Feed(), on_deleted=_forget_artifacts_in(artifacts)),
+            Journal(
+                store,
+                mailbox,
+                Feed(),
+                redact=EventRedactor(redactor) if redactor else None,
+                on_deleted=_forget_artifacts_in(artifacts),
+            ),
             LocalDispatcher(),
             {name: self._backend(name, each) for name, each in settings.offered_backends().items()},
-            {name: self._behavior(each.kind) for name, each in settings.behaviors.items()},
+            {name: self._behavior(name, each.kind) for name, each in settings.behaviors.items()},
             host_id=self._host_id,
             sole_host=True,
             defaults=with_defaults(settings.limits.agent_limits(), DEFAULT_LIMITS),
             read_log=_log_reader(store),
             artifacts=artifacts,
+            redact_text=(lambda text: redactor.count(text)[0]) if redactor else str,
             backend_defaults={
                 name: each.config_json
                 for name, each in settings.offered_backends().items()
@@ -170,7 +180,10 @@ class App:
             # gRPC replaces a socket file without asking whether somebody listens at it.
             lock = hold(Path(f"{where.path}.lock"))
             self._cleanup.callback(lock.release)
-        return wire.bind(server, where)
+        try:
+            return wire.bind(server, where)
+        except OSError as error:
+            raise CannotStart(f"{error}. server.listen or --listen names another address") from error
 
     async def _dock_plugins(self) -> None:
         for name, plugin in self._settings.plugins.items():
@@ -231,6 +244,15 @@ class App:
         self._cleanup.push_async_callback(store.close)
         return store
 
+    def _redactor(self) -> Redactor | None:
+        """What takes secrets out of events, if the configuration asks for it."""
+        settings = self._settings.redaction
+        if not settings.enabled:
+            return None
+        return Redactor(
+            self._settings.secrets(), patterns=settings.patterns, categorized=settings.categorized
+        )
+
     def _backend(self, name: str, settings: BackendSettings) -> Backend:
         if settings.plugin is not None:
             return self._plugins[settings.plugin].backend()
@@ -240,12 +262,16 @@ class App:
             from turndock_server.backends.sessions import parse_config
 
             return CommandBackend(parse_config(CommandConfig, settings.config_json))
+        if settings.kind not in backends.registry():
+            raise _not_installed(f"backends.{name}.kind", settings.kind, (*backends.registry(), "plugin"))
         try:
             return backends.create(settings.kind)
         except ImportError as error:
             raise CannotStart(f"backends.{name}: {error}") from error
 
-    def _behavior(self, kind: str) -> Behavior:
+    def _behavior(self, name: str, kind: str) -> Behavior:
+        if kind not in behaviors.registry():
+            raise _not_installed(f"behaviors.{name}.kind", kind, behaviors.registry())
         return behaviors.create(kind)
 
     # --- What it says about itself -------------------------------------------------------------------------------
@@ -364,6 +390,11 @@ def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionReq
             await delete_all_of(artifacts, scope, request.session_id)
 
     return forget
+
+
+def _not_installed(key: str, kind: str, known: Collection[str]) -> CannotStart:
+    there_are = f"Known here: {', '.join(sorted(known))}" if known else "No distribution here registers any"
+    return CannotStart(f"{key}: nothing of the name {kind!r} is installed. {there_are}")
 
 
 def _why(error: Exception) -> str:

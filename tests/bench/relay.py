@@ -7,6 +7,7 @@ first: a transaction and a message for each event.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from turndock.agent.v1 import Batch, WatchRequest, WatchResponse, agent_host_pb2
 from turndock.backend.v1 import PromptRequest, Result
 from turndock.plugin.v1 import DescribeRequest
 from turndock.remote import RemoteBackend, RemotePlugin
+from turndock.serving import ENDPOINT_VARIABLE
 from turndock.serving.handlers import add_port
 from turndock.types.v1 import BackendSession, Event, ToolApprovalDecided, ToolApprovalRequested
 
@@ -78,7 +80,9 @@ class Relay:
 async def main(kind: str) -> None:
     """Serve until ended."""
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(process(str(HERE / "load_backend.py"), "127.0.0.1:0"))
+        # Told where to listen as a host would tell it, so that it ends with this process, however that ends.
+        os.environ[ENDPOINT_VARIABLE] = "127.0.0.1:0"
+        address = await stack.enter_async_context(process(str(HERE / "load_backend.py")))
         channel = wire.connect(address)
         description = await RemotePlugin(channel).describe(DescribeRequest())
         backend = RemoteBackend(channel, description.contracts[0].capabilities)

@@ -55,10 +55,13 @@ def ready(endpoint):
 asyncio.run(serving.serve(name="echo", version="1.2", backend=Echo(), on_ready=ready, grace=0.2))
 """
 
-PARENT = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+HOST = """
+import os, subprocess, sys
+environment = {**os.environ, "TURNDOCK_PLUGIN_PARENT": str(os.getpid())}
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment)
 print("child", child.pid, flush=True)
+if "die" in sys.argv:
+    os.kill(os.getpid(), 9)
 child.wait()
 """
 
@@ -191,11 +194,17 @@ async def test_sigterm_ends_it_with_its_turns_cancelled_and_exit_code_0(tmp_path
         await backend.close()
 
 
-async def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    async with running(PARENT, PLUGIN, endpoint=f"unix:{tmp_path}/plugin") as parent:
-        _, child = (await parent.line()).split()
-        assert (await parent.line()).startswith("ready")
-        parent.process.send_signal(signal.SIGKILL)
+async def test_it_ends_with_the_host_that_started_it(tmp_path: Path) -> None:
+    async with running(HOST, PLUGIN, endpoint=f"unix:{tmp_path}/plugin") as host:
+        _, child = (await host.line()).split()
+        assert (await host.line()).startswith("ready")
+        host.process.send_signal(signal.SIGKILL)
+        await gone(int(child))
+
+
+async def test_it_ends_when_its_host_is_gone_before_it_has_begun(tmp_path: Path) -> None:
+    async with running(HOST, PLUGIN, "die", endpoint=f"unix:{tmp_path}/plugin") as host:
+        _, child = (await host.line()).split()
         await gone(int(child))
 
 

@@ -26,7 +26,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Note:
-    number: int
+    name: str
     told: Told
     run_id: str
 
@@ -65,9 +65,15 @@ class Model:
     def busy(self) -> bool:
         return self.current is not None or bool(self.queue) or self.halted
 
-    def enqueue(self, run_id: str, prompt: str, *, front: bool = False) -> None:
+    def given(self) -> list[str]:
+        """The runs that callers made."""
+        return [run_id for run_id in self.runs if "/" not in run_id]
+
+    def enqueue(self, run_id: str, prompt: str, *, interrupts: bool = False) -> None:
         self.runs[run_id] = Run(run_id, prompt)
-        self.queue.insert(0 if front else len(self.queue), run_id)
+        self.queue.insert(0 if interrupts else len(self.queue), run_id)
+        if interrupts:
+            self.interrupt()
         self._dispatch()
 
     def interrupt(self) -> None:
@@ -99,7 +105,8 @@ class Model:
         self.queue.remove(run_id)
         self.runs[run_id].status = f"cancelled:{reason}"
 
-    def move(self, run_id: str, before: str | None) -> None:
+    def edit(self, run_id: str, before: str | None, prompt: str | None) -> None:
+        self.runs[run_id].prompt = prompt or self.runs[run_id].prompt
         self.queue.remove(run_id)
         self.queue.insert(len(self.queue) if before is None else self.queue.index(before), run_id)
 
@@ -150,11 +157,11 @@ class Model:
         for note in self.deferred:
             if note.told == "raise":
                 continue
-            self.events.append({"n": note.number, "told": note.told})
+            self.events.append({"note": note.name, "told": note.told})
             if note.told == "halt":
                 self.halted = True
             if note.told == "prompt":
-                self.runs[note.run_id] = Run(note.run_id, f"from note {note.number}")
+                self.runs[note.run_id] = Run(note.run_id, f"from {note.name}")
                 self.queue.append(note.run_id)
         self.deferred.clear()
 

@@ -78,10 +78,13 @@ IMPATIENT = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_bac
 class ServerProcess:
     """`turndock serve` with a configuration, in a directory."""
 
-    def __init__(self, folder: Path, config: str = "", *, listen: str = "") -> None:
+    def __init__(
+        self, folder: Path, config: str = "", *, listen: str = "", python: Path = Path(sys.executable)
+    ) -> None:
         self.endpoint = listen or f"unix:{folder / 'api'}"
         self.log = folder / "server.log"
         self._folder = folder
+        self._python = str(python)
         self._config = folder / "turndock.toml"
         self.configure(config)
         self._said = asyncio.Event()
@@ -105,7 +108,7 @@ class ServerProcess:
 
     async def spawn(self, *arguments: str) -> None:
         """Start the process, and wait for nothing."""
-        program = [sys.executable, "-m", "turndock_server", "serve", "--config", str(self._config)]
+        program = [self._python, "-m", "turndock_server", "serve", "--config", str(self._config)]
         environment = base_environment() | {"TMPDIR": str(self._folder)}
         self._child = await Child.start(
             [*program, "--listen", self.endpoint, *arguments], environment=environment

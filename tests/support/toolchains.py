@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,3 +31,19 @@ def require_package(name: str) -> None:
     """Like `require_tool` for an optional Python package, by the name it is imported by."""
     if importlib.util.find_spec(name) is None:
         _missing(f"the package {name} is not installed")
+
+
+def require_uv() -> Path:
+    """Like `require_tool` for `uv`, which is a package of the development environment."""
+    require_package("uv")
+    import uv
+
+    return Path(uv.find_uv_bin())
+
+
+def require_registry(uv: Path) -> None:
+    """Like `require_tool` for a package registry that answers."""
+    probe: list[str | Path] = [uv, "pip", "compile", "--quiet", "--no-deps", "--no-cache", "-"]
+    asked = subprocess.run(probe, input="protobuf", capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        _missing("no package registry can be reached")

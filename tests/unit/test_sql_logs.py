@@ -127,6 +127,8 @@ async def test_frames_are_the_events_bytes(store: SqlSessionStore) -> None:
     assert (frames.incarnation, frames.pruned_through) == (page.incarnation, 0)
     tail = await store.read_frames("red", SESSION, after=18, limit=1)
     assert ([frame[0] for frame in tail.frames], tail.scanned_through) == ([19], 19)
+    nothing = await store.read_frames("red", SESSION, after=18, limit=0)
+    assert (nothing.frames, nothing.scanned_through, nothing.head) == ([], 18, 20)
     assert not (await store.read_frames("blue", SESSION, after=0)).incarnation
 
 

@@ -167,15 +167,29 @@ def _limits(entries: list[str]) -> "AgentLimits | None":
     from turndock.types.v1 import AgentLimits
 
     try:
-        return ParseDict(dict(_split(entry) for entry in entries), AgentLimits())
+        return ParseDict(dict(_limit(entry) for entry in entries), AgentLimits())
     except ParseError as error:
-        known = ", ".join(field.name for field in AgentLimits.DESCRIPTOR.fields)
-        raise typer.BadParameter(f"{error}. Limits are: {known}", param_hint="--limit") from None
+        raise typer.BadParameter(str(error), param_hint="--limit") from None
 
 
-def _split(entry: str) -> tuple[str, str]:
+def _limit(entry: str) -> tuple[str, str]:
+    """The name of a limit and its value, as protobuf's JSON has them."""
+    from turndock.types.v1 import AgentLimits
+
     key, equals, value = entry.partition("=")
+    fields = AgentLimits.DESCRIPTOR.fields_by_name
     if not equals:
-        raise typer.BadParameter(f"{entry!r} is not KEY=VALUE", param_hint="--limit")
-    prefix = {"capture_mode": "CAPTURE_MODE_", "host_lost_policy": "HOST_LOST_POLICY_"}.get(key)
-    return key, f"{prefix}{value.upper()}" if prefix else value
+        problem = f"{entry!r} is not KEY=VALUE"
+    elif key not in fields:
+        problem = f"{key!r} is no limit. Limits are: {', '.join(fields)}"
+    elif (kind := fields[key].enum_type) is not None:
+        prefix = f"{key.upper()}_"
+        words = {one.name.removeprefix(prefix).lower(): one.name for one in kind.values if one.number}
+        if value in words:
+            return key, words[value]
+        problem = f"{key} is {' or '.join(words)}, not {value!r}"
+    elif value.isascii() and value.isdecimal():
+        return key, value
+    else:
+        problem = f"{key} is a whole number, not {value!r}"
+    raise typer.BadParameter(problem, param_hint="--limit")

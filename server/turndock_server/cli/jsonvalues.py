@@ -6,6 +6,9 @@ from typing import Any, cast
 
 import typer
 
+_FIELD = "JSON"
+_REMEDY = """In a shell it stands between single quotes: '{"key": "value"}'"""
+
 
 def json_value(text: str) -> Any:
     """The value of a JSON text, or of the file it names."""
@@ -13,9 +16,10 @@ def json_value(text: str) -> Any:
     from turndock.errors import TurndockError
 
     try:
-        return jsontext.parse(_written_out(text), "JSON")
+        return jsontext.parse(_written_out(text), _FIELD)
     except TurndockError as error:
-        raise typer.BadParameter(error.message) from None
+        problem = error.message.removeprefix(f"{_FIELD}: ")
+        raise typer.BadParameter(f"{problem}. {_REMEDY}" if not text.startswith("@") else problem) from None
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -129,4 +129,4 @@ def refused(error: Any) -> typer.Exit:
     """Say what is wrong with the configuration, one line for each fault, and return what to raise."""
     for fault in error.faults:
         fail(str(fault))
-    return fail("no server was started", "`turndock doctor` says more", code=Exit.USAGE)
+    return fail("no server was started", "`turndock doctor` with the same options says more", code=Exit.USAGE)

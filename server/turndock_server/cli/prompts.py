@@ -1,5 +1,6 @@
 """`turndock ask` and `turndock tell`."""
 
+import asyncio
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +69,11 @@ async def ask(
         request_id=request_id,
     )
     async with prompts:
-        streamed = await _streamed(prompts) if stream and not as_json else await _passed_over(prompts)
+        try:
+            streamed = await _streamed(prompts) if stream and not as_json else await _passed_over(prompts)
+        except asyncio.CancelledError:  # Ctrl-C
+            hint(f"\nThe run goes on: turndock runs show {agent} {prompts.run.id} --wait 60")
+            raise
     if as_json:
         say_json(to_json(prompts.outcome))
         _ = prompts.response

@@ -203,7 +203,7 @@ class Agent:
 
     async def notify(self, event: Event) -> tuple[Event, bool]:
         """Store a notification and queue it; as stored, and whether it was known already. One at a time."""
-        result = (await self.writer.append_results([event], strict=False))[0]
+        result = await self.writer.append_once(event)
         if not result.duplicate:
             self.mailbox.notify(result.event)
         return result.event, result.duplicate
@@ -351,6 +351,7 @@ class Agent:
             await self._conduct.observe(run, closing[-1:])
         response = transcript.response(outcome, closing[-1], turn)
         if response is not None:
+            response.text = self._env.redact_text(response.text)
             ended.response.CopyFrom(transcript.without_events(response))
         record = self.session.agent
         record.backend_session.CopyFrom(outcome.session)
@@ -361,8 +362,13 @@ class Agent:
         )
         self.current_run_id = ""
         if response is not None and turn is not None:
-            turn.stored([result.event for result in stored.results])
-            transcript.with_events(response, turn.kept, stored.results[-1].event)
+            first, terminal = stored.results[0].event, stored.results[-1].event
+            turn.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
+            transcript.with_events(response, turn.kept_with(terminal), terminal)
+            if self._env.redact_text is not str:
+                # What the turn kept is as the backend said it; the log has it without secrets.
+                limits = self.session.agent.definition.limits
+                response = await history.response_of(self._env.journal, self.key, ended, limits)
         return ended, response
 
     async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:

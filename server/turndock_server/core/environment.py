@@ -37,6 +37,8 @@ class Environment:
     """Tells callers that wait for a run that it has ended."""
     publish_status: Callable[[Agent], None]
     """Shows an agent's status to whoever watches it."""
+    redact_text: Callable[[str], str] = str
+    """Takes secrets out of a response's text, as the journal does out of events."""
     backend_wait_s: float = 30.0
     """How long a turn waits for a backend that cannot be reached."""
 

@@ -83,14 +83,23 @@ class Block:
 
     __slots__ = ("chunks", "first", "last")
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.chunks = Batch(events=events).SerializeToString()
-        self.first = events[0].sequence
-        self.last = events[-1].sequence
+    def __init__(self, first: int, last: int, chunks: bytes) -> None:
+        self.first = first
+        self.last = last
+        self.chunks = chunks
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Block:
+        """The block of these events."""
+        return cls(events[0].sequence, events[-1].sequence, Batch(events=events).SerializeToString())
+
+    def events(self) -> Sequence[Event]:
+        """Its events."""
+        return Batch.FromString(self.chunks).events
 
     def frames(self) -> list[Frame]:
-        """Its events, each by itself."""
-        return [encode_frame(event) for event in Batch.FromString(self.chunks).events]
+        """Its events, each by itself and encoded."""
+        return [encode_frame(event) for event in self.events()]
 
 
 def blocks_of(events: Sequence[Event]) -> Iterator[Block]:
@@ -99,7 +108,7 @@ def blocks_of(events: Sequence[Event]) -> Iterator[Block]:
         for first in range(0, len(events), MAX_BATCH_EVENTS):
             yield from blocks_of(events[first : first + MAX_BATCH_EVENTS])
         return
-    block = Block(events)
+    block = Block.of(events)
     if len(block.chunks) <= MAX_BLOCK_BYTES or len(events) == 1:
         yield block
         return
@@ -135,9 +144,9 @@ class Tail:
         self.status_version = 0
         self.deleted = False
 
-    def push(self, stored: Sequence[Event]) -> None:
-        """Take committed events of one write in, and wake the watchers."""
-        for block in blocks_of(stored):
+    def push(self, blocks: Iterable[Block]) -> None:
+        """Take committed blocks of one write in, and wake the watchers."""
+        for block in blocks:
             if self._blocks and block.first != self._blocks[-1].last + 1:
                 if block.first <= self._blocks[-1].last:
                     continue  # Told before, or too late to fit: the store has it.
@@ -232,7 +241,13 @@ class Feed:
         """Show the committed events of one write to whoever watches. Costs nothing when nobody does."""
         tail = self._tails.get(key)
         if tail is not None:
-            tail.push(stored)
+            tail.push(blocks_of(stored))
+
+    def publish_block(self, key: AgentKey, block: Block) -> None:
+        """Show a committed block to whoever watches."""
+        tail = self._tails.get(key)
+        if tail is not None:
+            tail.push((block,) if len(block.chunks) <= MAX_BLOCK_BYTES else blocks_of(block.events()))
 
     def publish_status(self, key: AgentKey, status: Callable[[], AgentStatus]) -> None:
         """Show a status; a slow watcher sees only the latest. Not even made when nobody watches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -81,6 +81,7 @@ class Host:
         defaults: AgentLimits,
         read_log: ReadLog,
         artifacts: ArtifactStore | None = None,
+        redact_text: Callable[[str], str] = str,
         backend_defaults: Mapping[str, str] | None = None,
         behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
@@ -101,6 +102,7 @@ class Host:
             behaviors=behaviors,
             settled=self.roster.settled,
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
+            redact_text=redact_text,
             backend_wait_s=backend_wait_s,
         )
         self._stopping = asyncio.Event()

@@ -7,7 +7,11 @@ host's store become visible to watchers in the same way: after their commit, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from turndock.ports import Mailbox, SessionStore
 from turndock.store.v1 import (
@@ -26,7 +30,31 @@ from turndock.store.v1 import (
     FlushResponse,
 )
 from turndock.types.v1 import Event, Scope
-from turndock_server.core.feed import AgentKey, Feed
+from turndock_server.core.feed import AgentKey, Block, Feed
+
+Redact = Callable[[Event], tuple[Event, int]]
+"""Takes secrets out of an event: the event without them, the given one if it has none, and how many it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """New events of one session under consecutive numbers, without a word about each."""
+
+    first: int
+    last: int
+    incarnation: str
+    stored_at_us: int
+    chunks: bytes
+    """The events as stored, as elements of `Batch.events`."""
+
+
+@runtime_checkable
+class BlockAppender(Protocol):
+    """Ability of a store in this process: appends without making a message of each stored event again."""
+
+    async def append_block(self, request: AppendEventsRequest) -> Appended | AppendEventsResponse:
+        """As `append_events`. The long answer when some of the events were known."""
+        ...
 
 
 class Journal:
@@ -38,11 +66,14 @@ class Journal:
         mailbox: Mailbox,
         feed: Feed,
         *,
+        redact: Redact | None = None,
         on_deleted: Callable[[DeleteSessionRequest], Awaitable[None]] | None = None,
     ) -> None:
         self.feed = feed
+        self._redact = redact
         self._on_deleted = on_deleted
         self._store = store
+        self._blocks = store if isinstance(store, BlockAppender) else None
         self._mailbox = mailbox
         # What writes no event passes straight through.
         self.save_session = store.save_session
@@ -63,14 +94,35 @@ class Journal:
 
     async def append_events(self, request: AppendEventsRequest) -> AppendEventsResponse:
         """Store events and show them."""
+        request = self._redacted(request)
         response = await self._store.append_events(request)
         self._publish(_scope(request), response.results)
         return response
+
+    async def append_block(self, request: AppendEventsRequest) -> Appended:
+        """Store events of one session that nobody has stored before, and show them."""
+        if self._blocks is not None:
+            answer = await self._blocks.append_block(self._redacted(request))
+            if isinstance(answer, Appended):
+                key = AgentKey.of(_scope(request), request.events[0].session_id)
+                self.feed.publish_block(key, Block(answer.first, answer.last, answer.chunks))
+                return answer
+            self._publish(_scope(request), answer.results)
+        else:
+            answer = await self.append_events(request)
+        stored = answer.results[0].event
+        return Appended(
+            stored.sequence, answer.results[-1].event.sequence, stored.incarnation, stored.stored_at_us, b""
+        )
 
     async def append_event_with_sequence(
         self, request: AppendEventWithSequenceRequest
     ) -> AppendEventWithSequenceResponse:
         """Store an event and show it."""
+        if self._redact is not None:
+            given, request = request, AppendEventWithSequenceRequest()
+            request.CopyFrom(given)
+            request.event.CopyFrom(self._redact(given.event)[0])
         response = await self._store.append_event_with_sequence(request)
         self._publish(_scope(request), (response.result,))
         return response
@@ -88,6 +140,10 @@ class Journal:
 
     async def flush(self, request: FlushRequest) -> FlushResponse:
         """Store a session, a run and events in one transaction, and show the events."""
+        if self._redact is not None:
+            given, request = request, FlushRequest()
+            request.CopyFrom(given)
+            _replace(request.events.events, [self._redact(event)[0] for event in given.events.events])
         response = await self._store.flush(request)
         self._publish(_scope(request), response.results)
         return response
@@ -107,6 +163,15 @@ class Journal:
         self.feed.deleted(AgentKey.of(_scope(request), request.session_id))
         return response
 
+    def _redacted(self, request: AppendEventsRequest) -> AppendEventsRequest:
+        """The request without secrets in its events; a request that was handed over is left alone."""
+        if self._redact is None:
+            return request
+        redacted = AppendEventsRequest()
+        redacted.CopyFrom(request)
+        _replace(redacted.events, [self._redact(event)[0] for event in request.events])
+        return redacted
+
     def _publish(self, scope: Scope | None, results: Iterable[AppendResult]) -> None:
         fresh: defaultdict[str, list[Event]] = defaultdict(list)
         for result in results:
@@ -114,6 +179,11 @@ class Journal:
                 fresh[result.event.session_id].append(result.event)
         for session_id, stored in fresh.items():
             self.feed.publish(AgentKey.of(scope, session_id), stored)
+
+
+def _replace(written: RepeatedCompositeFieldContainer[Event], events: Sequence[Event]) -> None:
+    del written[:]
+    written.extend(events)
 
 
 def _scope(

@@ -31,7 +31,7 @@ class Offloader:
         self._artifacts = artifacts
 
     async def fit(self, scope: Scope | None, batch: Sequence[Event]) -> Sequence[Event]:
-        """The batch with nothing in it that is too large. One of no more than `INLINE_BYTES` altogether fits as it is."""
+        """The batch with nothing in it that is too large. What is `INLINE_BYTES` altogether fits as it is."""
         return [
             event if event.ByteSize() <= INLINE_BYTES else await self._offload(scope, event)
             for event in batch

@@ -160,7 +160,8 @@ class Prompts:
         waiter = self._host.roster.wait_for_run(located.key, run_id)
         try:
             run = await self._read(located.key, run_id)
-            if not is_terminal(run.status) and wait_s > 0:
+            # A run whose decision is due has ended, but what follows from it is not stored yet.
+            if (not is_terminal(run.status) or run.decision_pending) and wait_s > 0:
                 await asyncio.wait((waiter,), timeout=wait_s)
                 run = await self._read(located.key, run_id)
         finally:

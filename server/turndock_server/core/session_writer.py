@@ -18,7 +18,7 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
 from turndock_server.core.feed import AgentKey
-from turndock_server.core.journal import Journal
+from turndock_server.core.journal import Appended, Journal
 from turndock_server.core.offload import INLINE_BYTES, Offloader
 
 
@@ -59,20 +59,27 @@ class SessionWriter:
         self.session.agent.backend_session.CopyFrom(backend_session)
         await self.save()
 
-    async def append(self, batch: Sequence[Event]) -> Sequence[Event]:
-        """Store events; as stored."""
-        return [result.event for result in await self.append_results(batch, strict=True)]
+    async def append(self, batch: Sequence[Event]) -> Appended:
+        """Store new events."""
+        request = await self._append_request(batch, strict=True)
+        appended = await self._journal.append_block(request)
+        self.advance(appended.last)
+        return appended
 
-    async def append_results(self, batch: Sequence[Event], *, strict: bool) -> Sequence[AppendResult]:
-        """Store events; what became of each. `strict` refuses a known id with another payload."""
+    async def append_once(self, event: Event) -> AppendResult:
+        """Store an event whose id may be known; what became of it."""
+        request = await self._append_request([event], strict=False)
+        result = (await self._journal.append_events(request)).results[0]
+        self.advance(result.event.sequence)
+        return result
+
+    async def _append_request(self, batch: Sequence[Event], *, strict: bool) -> AppendEventsRequest:
         request = AppendEventsRequest(
             scope=self._key.scope, events=batch, fence=self.fence, strict_duplicates=strict
         )
         if request.ByteSize() > INLINE_BYTES:
             await self._fit(request.events)
-        results = (await self._journal.append_events(request)).results
-        self.advance(max(result.event.sequence for result in results))
-        return results
+        return request
 
     async def flush(
         self,

@@ -43,6 +43,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core.capture import Capture, CaptureOverflow
 from turndock_server.core.intake import Intake
+from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 
@@ -65,8 +66,8 @@ Terminal = Result | Failure | Paused
 class TurnHooks:
     """What a turn asks of its agent."""
 
-    store: Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
-    """Stores events and returns them as stored."""
+    store: Callable[[Sequence[Event]], Awaitable[Appended]]
+    """Stores events."""
     keep_session: Callable[[BackendSession], Awaitable[None]]
     """Stores a checkpointed session."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
@@ -116,7 +117,7 @@ class Turn:
         self._usage: Usage | None = None
         self._open_tools: dict[str, str] = {}
         self._turn_count = 0
-        self._places: dict[str, int] = {}
+        self._numbered = 0
 
         self._buffer: list[Event] = []
         self._buffered_bytes = 0
@@ -158,18 +159,27 @@ class Turn:
         """Count the terminal; it is kept like any other event if it still fits."""
         try:
             if self.capture.take(event, event.ByteSize()):
-                self._places[event.id] = len(self.kept)
                 self.kept.append(event)
         except CaptureOverflow:
             # A lossless turn that just fits is complete: its terminal travels beside the events.
             return
 
-    def stored(self, events: Sequence[Event]) -> None:
-        """Events came back from the store: keep them in place of those without a number."""
-        for event in events:
-            place = self._places.get(event.id)
-            if place is not None:
-                self.kept[place] = event
+    def kept_with(self, terminal: Event) -> list[Event]:
+        """The events of the response; the terminal as it was stored, if it is one of them."""
+        if self.kept and self.kept[-1].id == terminal.id:
+            return [*self.kept[:-1], terminal]
+        return self.kept
+
+    def stored(self, first: int, incarnation: str, stored_at_us: int, count: int) -> None:
+        """The next `count` events of the turn were stored under numbers from `first` on: say so in those kept.
+
+        What is kept is the turn's beginning, so the next events are the next ones kept, as far as there are any.
+        """
+        for offset, event in enumerate(self.kept[self._numbered : self._numbered + count]):
+            event.sequence = first + offset
+            event.incarnation = incarnation
+            event.stored_at_us = stored_at_us
+        self._numbered += count
 
     # --- What the backend sees -------------------------------------------------------------------------------------
 
@@ -308,7 +318,6 @@ class Turn:
     def _admit(self, event: Event, seen: list[Event]) -> None:
         size = event.ByteSize()
         if self.capture.take(event, size):
-            self._places[event.id] = len(self.kept)
             self.kept.append(event)
         seen.append(event)
         self._buffer.append(event)
@@ -347,7 +356,8 @@ class Turn:
     async def _store_buffer(self) -> None:
         batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
         if batch:
-            self.stored(await self._hooks.store(batch))
+            stored = await self._hooks.store(batch)
+            self.stored(stored.first, stored.incarnation, stored.stored_at_us, len(batch))
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from turndock.errors import TurndockError, invalid
-from turndock.serving import ENDPOINT_VARIABLE
+from turndock.serving import ENDPOINT_VARIABLE, PARENT_VARIABLE
 from turndock.wire import Endpoint, parse_endpoint
 from turndock_server.plugins.backoff import Backoff
 from turndock_server.plugins.dock import NOT_READY, Dock
@@ -112,7 +113,8 @@ class SupervisedPlugin(Dock):
     async def _run(self) -> None:
         """Run the process once, to its end. Raises `OSError` when it cannot be started."""
         _remove(self.endpoint)  # what a killed process left would be in the way of many a server
-        environment = base_environment() | self._environment | {ENDPOINT_VARIABLE: str(self.endpoint)}
+        told = {ENDPOINT_VARIABLE: str(self.endpoint), PARENT_VARIABLE: str(os.getpid())}
+        environment = base_environment() | self._environment | told
         child = self._child = await Child.start(self._argv, environment=environment)
         self._starts += 1
         self._expected = True

@@ -16,4 +16,5 @@ from turndock.serving.contracts import add_session_store as add_session_store
 from turndock.serving.contracts import capabilities_of as capabilities_of
 from turndock.serving.handlers import add_port as add_port
 from turndock.serving.process import ENDPOINT_VARIABLE as ENDPOINT_VARIABLE
+from turndock.serving.process import PARENT_VARIABLE as PARENT_VARIABLE
 from turndock.serving.process import serve as serve

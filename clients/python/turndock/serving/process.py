@@ -33,6 +33,9 @@ from turndock.wire import MAX_MESSAGE_BYTES, Endpoint, bind, new_server, parse_e
 ENDPOINT_VARIABLE: Final = "TURNDOCK_PLUGIN_ENDPOINT"
 """Environment variable by which a host that starts a plug-in tells it where to listen."""
 
+PARENT_VARIABLE: Final = "TURNDOCK_PLUGIN_PARENT"
+"""Environment variable by which a host tells a plug-in it starts its own process id. The plug-in ends with it."""
+
 _PARENT_POLL_S: Final = 1.0
 
 _log = logging.getLogger("turndock.serving")
@@ -58,7 +61,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
 ) -> None:
-    """Serve ports until SIGTERM or SIGINT, until `stop` is set, or until the process that started this one is gone.
+    """Serve ports until SIGTERM or SIGINT, until `stop` is set, or until the host that started the process is gone.
 
     Args:
         name: Name of the plug-in, for people and logs.
@@ -109,7 +112,7 @@ async def serve(
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
 
     where = bind(server, where, credentials=credentials)
-    async with _stop_signal(stop or asyncio.Event(), follow_parent=endpoint is None) as stopped:
+    async with _stop_signal(stop or asyncio.Event(), _host_process()) as stopped:
         await server.start()
         _log.info("%s %s listens at %s", name, version, where)
         if on_ready is not None:
@@ -132,9 +135,17 @@ def _where(endpoint: str | None, *, secure: bool) -> Endpoint:
     return where
 
 
+def _host_process() -> int | None:
+    """The process to end with; None = none. Not simply this one's parent, which may be gone by now."""
+    text = os.environ.get(PARENT_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise invalid(PARENT_VARIABLE, f"{text!r} is no process id")
+    return int(text) if text else None
+
+
 @contextlib.asynccontextmanager
-async def _stop_signal(stop: asyncio.Event, *, follow_parent: bool) -> AsyncGenerator[asyncio.Event]:
-    """The event, which SIGTERM, SIGINT and the parent's end set, too, as long as the block runs."""
+async def _stop_signal(stop: asyncio.Event, host: int | None) -> AsyncGenerator[asyncio.Event]:
+    """The event, which SIGTERM, SIGINT and the end of the host's process set, too, as long as the block runs."""
     loop = asyncio.get_running_loop()
     handled: list[signal.Signals] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -142,7 +153,7 @@ async def _stop_signal(stop: asyncio.Event, *, follow_parent: bool) -> AsyncGene
             # Not on Windows and not in threads; there the caller stops us.
             loop.add_signal_handler(number, stop.set)
             handled.append(number)
-    watcher = asyncio.create_task(_parent_gone(stop)) if follow_parent else None
+    watcher = asyncio.create_task(_end_with(host, stop)) if host is not None else None
     try:
         yield stop
     finally:
@@ -153,12 +164,17 @@ async def _stop_signal(stop: asyncio.Event, *, follow_parent: bool) -> AsyncGene
             loop.remove_signal_handler(number)
 
 
-async def _parent_gone(stop: asyncio.Event) -> None:
-    """Set `stop` when the process that started this one has ended."""
-    parent = os.getppid()
-    descriptor = _open_process(parent)
+async def _end_with(process_id: int, stop: asyncio.Event) -> None:
+    """Set `stop` when a process has ended."""
+    try:
+        descriptor = os.pidfd_open(process_id) if sys.platform == "linux" else None
+    except ProcessLookupError:
+        stop.set()  # it ended before we began
+        return
+    except OSError:
+        descriptor = None  # an old kernel, or a guarded one
     if descriptor is None:
-        while os.getppid() == parent:  # noqa: ASYNC110 - this system has no event for it
+        while _lives(process_id):  # noqa: ASYNC110 - this system has no event for it
             await asyncio.sleep(_PARENT_POLL_S)
     else:
         loop = asyncio.get_running_loop()
@@ -173,11 +189,11 @@ async def _parent_gone(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _open_process(process_id: int) -> int | None:
-    """A file descriptor that becomes readable when the process ends, where the system has that."""
-    if sys.platform != "linux":
-        return None
+def _lives(process_id: int) -> bool:
     try:
-        return os.pidfd_open(process_id)
-    except OSError:
-        return None
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, but there
+    return True

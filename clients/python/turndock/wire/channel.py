@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -93,10 +94,24 @@ def bind(
     """
     where = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
     try:
+        if where.port:
+            _try_to_bind(where)
         if credentials is None:
             port = server.add_insecure_port(where.address)
         else:
             port = server.add_secure_port(where.address, credentials)
+    except OSError as error:
+        raise OSError(f"cannot listen at {where}: {error.strerror}") from None
     except RuntimeError as error:
         raise OSError(f"cannot listen at {where}: {error}") from None
     return where if where.path else replace(where, port=port)
+
+
+def _try_to_bind(where: Endpoint) -> None:
+    """Raise `OSError` with the system's reason if the port cannot be had; gRPC knows it and does not tell."""
+    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        # As gRPC does: the connections that a closed server leaves behind must not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)

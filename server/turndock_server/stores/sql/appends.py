@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
-from sqlalchemy import Connection, Dialect, bindparam, insert, select, update
+from sqlalchemy import BindParameter, Connection, Dialect, bindparam, insert, select, update
 
 from turndock.errors import TurndockError
 from turndock.store.v1 import ExpectedSequence
@@ -269,5 +269,5 @@ def _insert(connection: Connection, rows: Sequence[EventRow]) -> None:
 
 @cache
 def _insert_sql(dialect: Dialect, rows: int) -> str:
-    row = {name: bindparam(None, unique=True) for name in _EVENT_COLUMNS}
+    row: dict[str, BindParameter[Any]] = {name: bindparam(None, unique=True) for name in _EVENT_COLUMNS}
     return str(insert(events_table).values([row] * rows).compile(dialect=dialect))

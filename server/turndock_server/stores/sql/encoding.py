@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+from turndock.store.v1 import AppendEventsResponse
 from turndock.types.v1 import Event
+from turndock_server.core.journal import Appended
 from turndock_server.stores import checks, rules
 
 # Tags of the fields the store sets in an Event, and of what holds events in the answers: wire format, so that an event
@@ -133,6 +135,24 @@ def known_result(body: bytes, *, differs: bool) -> bytes:
     """The whole element for an event whose id was known; `body` is what is stored."""
     inner = element(body) + _DUPLICATE + (_DIFFERS if differs else b"")
     return element(inner)
+
+
+def block_of(results: Sequence[bytes]) -> Appended | None:
+    """The new events of an append to one session, out of what became of each; None if some were known."""
+    first, last = (AppendEventsResponse.FromString(results[index]).results[0].event for index in (0, -1))
+    if last.sequence - first.sequence + 1 != len(results):
+        return None
+    # What is left of an element without its own prefix is the event as an element of `Batch.events`.
+    chunks = b"".join([result[_prefix_size(result) :] for result in results])
+    return Appended(first.sequence, last.sequence, first.incarnation, first.stored_at_us, chunks)
+
+
+def _prefix_size(element: bytes) -> int:
+    """Bytes of an element's tag and length."""
+    size = 2
+    while element[size - 1] & 0x80:
+        size += 1
+    return size
 
 
 def element(body: bytes) -> bytes:

@@ -112,7 +112,7 @@ def read_log(
     first, last = query.after + 1, min(head, query.before - 1)
     rows: Sequence[StoredEvent] = ()
     scanned_through = query.after
-    if first <= last:
+    if first <= last and query.limit:
         fits = min(query.limit + 1, last - first + 1) * largest_event <= _READ_BYTES
         rows, is_cut = _read_range(connection, _arguments(key, first, last, query), query, fits=fits)
         scanned_through = rows[-1][0] if is_cut else first if query.is_descending else last
