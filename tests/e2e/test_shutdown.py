@@ -386,7 +386,8 @@ async def test_PF_B37_after_a_kill_nothing_acknowledged_is_missing(
             "second": 1,
             "third": 1,
         }
-        assert terminals(log)["first"][0].run_failed.failure.reason == "host_lost"
+        lost = terminals(log)["first"][0].run_failed
+        assert (lost.failure.reason, lost.incomplete_text) == ("host_lost", True)
         assert [heard.run_id for heard in backend.record.prompts] == ["first", "second", "third"]
 
 

@@ -19,8 +19,10 @@ from turndock_server.core.feed import Feed
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
 from turndock_server.core.prompts import Prompts
+from turndock_server.core.redaction import EventRedactor
 from turndock_server.core.starter import Starter
 from turndock_server.core.watch import read_log_of
+from turndock_server.observability import Redactor
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
 from turndock_server.services.stores import SessionStoreService
@@ -41,11 +43,13 @@ def make_host(
     backends: Mapping[str, Backend],
     behaviors: Mapping[str, Behavior] | None = None,
     limits: AgentLimits | None = None,
+    *,
+    redactor: Redactor | None = None,
 ) -> Host:
     """A host over a store that has a mailbox."""
     assert isinstance(store, Mailbox)
     return Host(
-        Journal(store, store, Feed()),
+        Journal(store, store, Feed(), redact=EventRedactor(redactor) if redactor else None),
         LocalDispatcher(),
         backends,
         behaviors or {},
@@ -53,6 +57,7 @@ def make_host(
         sole_host=True,
         defaults=with_defaults(limits or AgentLimits(), DEFAULT_LIMITS),
         read_log=read_log_of(store),
+        redact_text=(lambda text: redactor.count(text)[0]) if redactor else str,
         backend_wait_s=0.5,
     )
 

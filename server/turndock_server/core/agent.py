@@ -367,8 +367,7 @@ class Agent:
             transcript.with_events(response, turn.kept_with(terminal), terminal)
             if self._env.redact_text is not str:
                 # What the turn kept is as the backend said it; the log has it without secrets.
-                limits = self.session.agent.definition.limits
-                response = await history.response_of(self._env.journal, self.key, ended, limits)
+                response = await history.response_of(self._env.journal, self.key, ended)
         return ended, response
 
     async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:

@@ -1,0 +1,1 @@
+"""Small programs to begin with: `python -m turndock.examples.<name> --help`."""

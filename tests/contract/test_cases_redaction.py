@@ -1,0 +1,71 @@
+"""E-05 over a served host: what is redacted is redacted everywhere, and off it is off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.hosting import Served, make_host, served
+from turndock.agent.v1 import AskRequest, GetRunRequest, StartAgentRequest, WatchRequest
+from turndock.store.v1 import GetEventsRequest
+from turndock.store.v1.session_store_pb2_grpc import SessionStoreStub
+from turndock.types.v1 import AgentDefinition, Cursor, Event
+from turndock_server.backends.scripted import ScriptedBackend
+from turndock_server.observability import Redactor
+from turndock_server.stores.memory import MemorySessionStore
+from turndock_server.stores.sql import SqlSessionStore
+
+SECRET = "secret123"
+SCRIPT = {"scripts": [[{"text": f"password={SECRET} ok"}, {"result": {"text": f"password={SECRET} ok"}}]]}
+
+
+async def a_turn(host: Served) -> tuple[str, list[bytes]]:
+    """One turn that says a secret; the session's id, and everything a caller can get to see of the turn."""
+    definition = AgentDefinition(agent_name="ann", backend="scripted", backend_config_json=json.dumps(SCRIPT))
+    session_id = (await host.stub.StartAgent(StartAgentRequest(definition=definition))).agent.session_id
+    answer = await host.stub.Ask(AskRequest(agent_name="ann", request_id="r", prompt="hello"))
+    run = await host.stub.GetRun(GetRunRequest(agent_name="ann", run_id="r", with_events=True))
+    return session_id, [answer.SerializeToString(), run.SerializeToString()]
+
+
+async def watched(host: Served, session_id: str) -> list[Event]:
+    """What a watcher of the run gets."""
+    call = host.stub.Watch(
+        WatchRequest(cursors=[Cursor(session_id=session_id)], run_id="r", until_terminal=True)
+    )
+    return [event async for frame in call for event in frame.batch.events]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_E_05_store_watchers_and_answers_show_the_same_redacted_text(kind: str, tmp_path: Path) -> None:
+    store = MemorySessionStore() if kind == "memory" else await SqlSessionStore.open(tmp_path / "store.db")
+    try:
+        host = make_host(store, {"scripted": ScriptedBackend()}, redactor=Redactor())
+        async with served(host) as server:
+            session_id, answers = await a_turn(server)
+            stored = await SessionStoreStub(server.channel).GetEvents(
+                GetEventsRequest(session_id=session_id, run_id="r")
+            )
+            live = await watched(server, session_id)
+    finally:
+        await store.close()
+    assert list(stored.events) == live
+    [piece] = [event for event in live if event.HasField("message_streamed")]
+    assert piece.message_streamed.text == "[REDACTED] ok"
+    assert json.loads(piece.metadata_json)["turndock.redacted"] == 1
+    [received] = [event for event in live if event.HasField("message_received")]
+    assert received.message_received.text == "[REDACTED] ok"
+    for seen in [*answers, *(event.SerializeToString() for event in live)]:
+        assert SECRET.encode() not in seen
+
+
+async def test_E_05_off_by_default() -> None:
+    host = make_host(MemorySessionStore(), {"scripted": ScriptedBackend()})
+    async with served(host) as server:
+        session_id, answers = await a_turn(server)
+        live = await watched(server, session_id)
+    assert all(SECRET.encode() in answer for answer in answers)
+    [piece] = [event for event in live if event.HasField("message_streamed")]
+    assert piece.message_streamed.text == f"password={SECRET} ok"
