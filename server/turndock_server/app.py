@@ -300,7 +300,7 @@ class App:
             artifact_store=settings.artifacts.kind,
             started_at_us=self._started_at_us,
             host_id=self._host_id,
-            live_agents=sum(1 for _ in self._host.roster.agents) if self._host else 0,
+            live_agents=self._host.roster.size if self._host else 0,
         )
 
 

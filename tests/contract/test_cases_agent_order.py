@@ -374,7 +374,7 @@ async def test_an_ask_that_runs_out_of_time_leaves_its_run_alone(host: Harness) 
     await host.tell("a")
     await host.backend.entered("g")
     with refused("TIMEOUT"):
-        await host.ask("b", request_id="b", timeout=0.05)
+        await host.ask("b", request_id="b", timeout=0.5)
     assert (await host.poll("b")).status == PENDING
     again = host.asking("b", request_id="b")
     host.backend.release("g")

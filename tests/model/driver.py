@@ -145,7 +145,7 @@ class Driver:
             loops = list(lost.roster._loops.values())
             self.backend.release(f"g{zombies_turn}")
             await asyncio.gather(*loops)
-            assert not list(lost.roster.agents), "a host that lost its claim must let go of the agent"
+            assert not lost.roster.size, "a host that lost its claim must let go of the agent"
 
     async def _new_host(self) -> None:
         self._mortal = MortalStore(self.store)

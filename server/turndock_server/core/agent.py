@@ -149,6 +149,28 @@ class Agent:
         return self.next_run() is not None
 
     @property
+    def at_rest(self) -> bool:
+        """Whether its session says all there is to say about it: nothing waits, and nobody waits on it."""
+        return not (
+            self.has_work
+            or len(self.mailbox)
+            or self.current_run_id
+            or self.stopping
+            or self.notices.awaited
+            or (self._begin_lock is not None and self._begin_lock.locked())
+        )
+
+    def packed(self) -> bytes:
+        """Its session, encoded. Needs `at_rest`."""
+        self.session.agent.state_json = self._conduct.state_json
+        return self.session.SerializeToString()
+
+    @property
+    def idle_shutdown_ms(self) -> int:
+        """Idle time after which it leaves memory; 0 = never."""
+        return self.session.agent.definition.limits.idle_shutdown_ms
+
+    @property
     def stopping(self) -> bool:
         """Whether no further turn may begin."""
         return self._winding_down or self._kill in (Kill.STOP, Kill.SHUTDOWN)

@@ -17,6 +17,10 @@ class KeyedLocks(Generic[K]):
         self._locks: dict[K, asyncio.Lock] = {}
         self._users: dict[K, int] = {}
 
+    def is_held(self, key: K) -> bool:
+        """Whether somebody holds the key's lock, or waits for it."""
+        return key in self._locks
+
     @asynccontextmanager
     async def hold(self, key: K) -> AsyncGenerator[None]:
         """Hold the key's lock for as long as the context lasts."""

@@ -17,6 +17,11 @@ class Notices:
         # None while nobody waits: an idle agent must cost next to nothing.
         self._waiters: list[tuple[int, asyncio.Future[None]]] | None = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits."""
+        return self._waiters is not None
+
     def wait_for(self, sequence: int) -> asyncio.Future[None]:
         """Done when the effect of that notification is stored."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -35,6 +35,7 @@ from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import to_its_end
 from turndock_server.core.lifecycle import Kill, is_terminal
+from turndock_server.core.live import LiveAgents
 from turndock_server.core.locks import KeyedLocks
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,9 @@ class Roster:
         self.dispatcher = dispatcher
         self._sole_host = sole_host
         self._on_agent_ends = on_agent_ends
-        self._agents: dict[AgentKey, Agent] = {}
-        self._names: dict[tuple[str | None, str], AgentKey] = {}
+        self._agents = LiveAgents(
+            lambda key, claim, backend_ready: Agent(self.env, key, claim, backend_ready=backend_ready)
+        )
         self._loops: dict[Agent, asyncio.Task[None]] = {}
         self.doors: KeyedLocks[AgentKey] = KeyedLocks()
         """One at a time: claiming, leaving and stopping of one agent, and whatever else needs its claim to last."""
@@ -115,20 +117,20 @@ class Roster:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self.dispatcher.stop()
-        for agent in self._agents.values():
+        for agent in self._agents:
             agent.wind_down()
-        self._refuse_waiters(but=[(agent.key, agent.current_run_id) for agent in self._agents.values()])
+        self._refuse_waiters(but=[(agent.key, agent.current_run_id) for agent in self._agents])
         if self._loops:
             _, late = await asyncio.wait(self._loops.values(), timeout=grace_s)
             if late:
                 self.kill_turns()
                 await self._abandon(late)
         self._refuse_waiters()
-        await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents.values())))
+        await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents)))
 
     def kill_turns(self) -> None:
         """End every turn under way, for a host that stops."""
-        for agent in list(self._agents.values()):
+        for agent in list(self._agents):
             agent.kill(Kill.SHUTDOWN)
 
     async def _abandon(self, loops: Iterable[asyncio.Task[None]]) -> None:
@@ -143,9 +145,9 @@ class Roster:
     # --- Agents --------------------------------------------------------------------------------------------------
 
     @property
-    def agents(self) -> Iterable[Agent]:
-        """The live agents."""
-        return self._agents.values()
+    def size(self) -> int:
+        """How many agents live here."""
+        return len(self._agents)
 
     def get(self, key: AgentKey) -> Agent | None:
         """The agent if it is live here."""
@@ -153,7 +155,7 @@ class Roster:
 
     def key_of(self, tenant: str | None, agent_name: str) -> AgentKey | None:
         """The key of the agent of that name if it is live here."""
-        return self._names.get((tenant, agent_name))
+        return self._agents.key_of(tenant, agent_name)
 
     async def claimed(self, key: AgentKey) -> Agent:
         """The agent, claimed now if it was not live. Raises CLAIM_CONFLICT, SESSION_NOT_FOUND, AGENT_STOPPED."""
@@ -192,8 +194,7 @@ class Roster:
         except TurndockError:
             await self.release(key, granted.epoch, force=True)
             raise
-        self._agents[key] = agent
-        self._names[_name(agent)] = key
+        self._agents.add(agent)
         return agent
 
     @to_its_end
@@ -292,7 +293,7 @@ class Roster:
     def wake(self, agent: Agent) -> None:
         """Let the agent's loop run if it has something to do and does not run already."""
         agent.touch()
-        is_here = self._agents.get(agent.key) is agent
+        is_here = self._agents.has(agent)
         if is_here and agent not in self._loops and agent.has_work and not self._winding_down:
             self._loops[agent] = asyncio.create_task(self._loop(agent), name=f"agent {agent.key.session_id}")
 
@@ -322,7 +323,7 @@ class Roster:
     async def leave(self, agent: Agent, reason: str) -> None:
         """Take an agent out of memory: DORMANT. If work came meanwhile it is offered anew."""
         async with self.doors.hold(agent.key):
-            if self._agents.get(agent.key) is not agent:
+            if not self._agents.has(agent):
                 return
             if not self._winding_down and (agent.has_work or agent in self._loops):
                 return
@@ -338,10 +339,8 @@ class Roster:
 
     def forget(self, agent: Agent) -> None:
         """Take an agent out of memory without a word."""
-        if self._agents.get(agent.key) is agent:
-            del self._agents[agent.key]
-            if self._names.get(_name(agent)) == agent.key:
-                del self._names[_name(agent)]
+        if self._agents.has(agent):
+            self._agents.remove(agent)
             agent.notices.abandon()
 
     def drop(self, agent: Agent) -> None:
@@ -440,20 +439,17 @@ class Roster:
         """Prolong every lease; drop what was lost."""
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
-            agents = list(self._agents.values())
-            for first in range(0, len(agents), _CLAIMS_PER_RENEWAL):
+            claims = self._agents.claims()
+            for first in range(0, len(claims), _CLAIMS_PER_RENEWAL):
                 try:
-                    await self._renew_some(agents[first : first + _CLAIMS_PER_RENEWAL])
+                    await self._renew_some(claims[first : first + _CLAIMS_PER_RENEWAL])
                 except TurndockError as error:
                     log.warning("leases could not be renewed: %s", error)
 
-    async def _renew_some(self, agents: list[Agent]) -> None:
-        claims = [
-            Claim(scope=agent.key.scope, session_id=agent.key.session_id, epoch=agent.epoch)
-            for agent in agents
-        ]
+    async def _renew_some(self, claims: Iterable[tuple[AgentKey, int]]) -> None:
+        renewed = [Claim(scope=key.scope, session_id=key.session_id, epoch=epoch) for key, epoch in claims]
         answer = await self.env.journal.renew_claims(
-            RenewClaimsRequest(owner=self.host_id, claims=claims, lease_ms=LEASE_MS)
+            RenewClaimsRequest(owner=self.host_id, claims=renewed, lease_ms=LEASE_MS)
         )
         for claim in answer.lost:
             agent = self._agents.get(
@@ -465,24 +461,14 @@ class Roster:
                 agent.kill(Kill.STORAGE)
 
     async def _let_idle_agents_go(self) -> None:
-        """Idle shutdown: one timer for all, none per agent."""
+        """Idle shutdown, and rest before that: one timer for all, none per agent."""
         while True:
             now = time.monotonic()
-            due = [self._idle_deadline(agent) for agent in self._agents.values()]
-            next_due = min((at for at in due if at is not None), default=now + 1.0)
+            next_due = min(self._agents.idle_deadlines(self._loops), default=(now + 1.0, None))[0]
             await asyncio.sleep(min(max(next_due - now, 0.02), 1.0))
+            self._agents.rest(busy=lambda agent: agent in self._loops or self.doors.is_held(agent.key))
             now = time.monotonic()
-            for agent in list(self._agents.values()):
-                deadline = self._idle_deadline(agent)
-                if deadline is not None and deadline <= now:
+            for key in [key for at, key in self._agents.idle_deadlines(self._loops) if at <= now]:
+                agent = self._agents.get(key)
+                if agent is not None:
                     await self.leave(agent, "inactivity")
-
-    def _idle_deadline(self, agent: Agent) -> float | None:
-        after_ms = agent.session.agent.definition.limits.idle_shutdown_ms
-        if not after_ms or agent in self._loops:
-            return None
-        return agent.last_activity + after_ms / 1000
-
-
-def _name(agent: Agent) -> tuple[str | None, str]:
-    return agent.key.tenant, agent.session.agent_id

@@ -230,7 +230,8 @@ class _SessionWatch:
                 yield self.end(End.REASON_SESSION_DELETED)
                 return
             frames = take_batch(page.frames)
-            through = frames[-1].sequence if frames else max(page.scanned_through, page.head)
+            # No further than the store says it looked: what it committed since is still to come.
+            through = frames[-1].sequence if frames else page.scanned_through or page.head
         for part in self._cut_at_holes(frames, through):
             yield part
 

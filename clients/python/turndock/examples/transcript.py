@@ -7,11 +7,10 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-from turndock.client import Client
-from turndock.client.host import DEFAULT_ENDPOINT
+from turndock.client import DEFAULT_ENDPOINT, Client
 from turndock.errors import TurndockError
 from turndock.ports import SessionStore
-from turndock.store.v1 import GetEventsRequest
+from turndock.store.v1 import GetEventsRequest, GetSessionRequest
 from turndock.types.v1 import Event, EventType
 
 MESSAGES = (EventType.EVENT_TYPE_MESSAGE_SENT, EventType.EVENT_TYPE_MESSAGE_RECEIVED)
@@ -31,7 +30,10 @@ async def messages(store: SessionStore, session_id: str) -> AsyncIterator[Event]
 async def transcript(endpoint: str, session_id: str) -> None:
     """Print it. Raises `TurndockError` when there is no such session or no server."""
     async with Client(endpoint) as client:
-        async for event in messages(client.session_store(), session_id):
+        store = client.session_store()
+        # Reading an unknown session's events is no error: it has none.
+        await store.get_session(GetSessionRequest(session_id=session_id))
+        async for event in messages(store, session_id):
             if event.HasField("message_sent"):
                 print(f"**{event.message_sent.text}**\n")
             else:

@@ -10,8 +10,7 @@ from pathlib import Path
 from google.protobuf import json_format
 
 from turndock import events
-from turndock.client import Client
-from turndock.client.host import DEFAULT_ENDPOINT
+from turndock.client import DEFAULT_ENDPOINT, Client
 from turndock.types.v1 import Cursor
 
 

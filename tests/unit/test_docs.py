@@ -1,0 +1,68 @@
+"""What holds for the pages: their links lead somewhere, their code is the code."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from support.pages import Page
+from turndock_server.config import load
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def pages(repository: Path) -> list[Page]:
+    """Every page that people write or read."""
+    return [Page(path) for path in (*repository.glob("*.md"), *repository.glob("docs/**/*.md"))]
+
+
+def anchors(page: Page) -> set[str]:
+    """What a link may name after the #, as hosts of repositories make it from headings."""
+    titles = HEADING.findall(page.prose())
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_within_the_repository_leads_to_something(repository: Path) -> None:
+    broken: list[str] = []
+    for page in pages(repository):
+        for link in LINK.findall(page.prose()):
+            if "://" in link:
+                continue
+            path, _, anchor = link.partition("#")
+            target = page.path.parent / path if path else page.path
+            generated = target.name == "protocol.md"  # has anchors of its own
+            if not target.exists() or (anchor and not generated and anchor not in anchors(Page(target))):
+                broken.append(f"{page.path.relative_to(repository)}: {link}")
+    assert broken == []
+
+
+def test_every_page_is_in_the_index(repository: Path) -> None:
+    docs = repository / "docs"
+    linked = {(docs / link).resolve() for link in LINK.findall(Page(docs / "README.md").text)}
+    missing = {path for path in docs.glob("**/*.md") if path.name != "README.md"} - linked
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md"])
+def test_every_configuration_on_a_page_is_accepted(
+    repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [code for code in Page(repository / name).blocks("toml") if "project" not in tomllib.loads(code)]
+    assert files
+    for code in files:
+        (tmp_path / "turndock.toml").write_text(code)
+        assert load().offered_backends()
+
+
+def test_what_the_guide_shows_is_in_the_example(repository: Path) -> None:
+    example = (repository / "clients/python/turndock/examples/diary.py").read_text()
+    shown = Page(repository / "docs/guides/write-a-backend.md").blocks("python")
+    assert len(shown) >= 4
+    for code in shown:
+        ast.parse(dedent(code) if not code.startswith("    ") else f"class Part:\n{code}")
+        assert code in example
