@@ -87,7 +87,7 @@ docs: $(DEVELOPMENT) ## regenerate docs/reference/configuration.md and cli.md
 	$(BIN)/python tools/generate_cli_docs.py
 
 bench: $(DEVELOPMENT) ## measure against the targets (slow, needs a quiet machine)
-	$(BIN)/python tests/bench/run.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m bench.run $(ARGS)
 
 LOCK := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras \
 	--custom-compile-command 'make lock' --output-file constraints.txt

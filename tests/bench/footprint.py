@@ -7,9 +7,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import HERE, Row, percentile, process, server
+import grpc.aio
 
-from turndock.agent.v1 import WatchRequest
+from bench.harness import HERE, Row, percentile, process, server
+from turndock.agent.v1 import WatchRequest, WatchResponse
 from turndock.types.v1 import Cursor
 
 
@@ -28,7 +29,7 @@ async def memory() -> list[Row]:
         agents = await bench.start_agents(2_000, backend="echo")
         per_agent = (resident_bytes(pid) - before) / 2_000
         before = resident_bytes(pid)
-        calls = []
+        calls: list[grpc.aio.UnaryStreamCall[WatchRequest, WatchResponse]] = []
         for _, session_id in agents[:500]:
             call = bench.stub.Watch(WatchRequest(cursors=[Cursor(session_id=session_id)]))
             await call.read()

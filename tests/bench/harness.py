@@ -10,10 +10,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from turndock import events, wire
 from turndock.agent.v1 import StartAgentRequest
@@ -41,7 +42,7 @@ class Row:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-Benchmark = Callable[[], Awaitable[list[Row]]]
+Benchmark = Callable[[], Coroutine[Any, Any, list[Row]]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -57,7 +58,7 @@ async def process(*arguments: str) -> AsyncGenerator[str]:
         sys.executable,
         *arguments,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
         start_new_session=True,
     )
     assert child.stdout is not None
@@ -84,7 +85,7 @@ class Bench:
     data: Path
 
     async def start_agents(
-        self, count: int, *, backend: str = "load", limits: AgentLimits | None = None, **config: object
+        self, count: int, *, backend: str = "load", limits: AgentLimits | None = None, **config: Any
     ) -> list[tuple[str, str]]:
         """Agents that emit as `config` says: their names and session ids."""
         started: list[tuple[str, str]] = []

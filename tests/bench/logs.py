@@ -8,8 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import Row, server
-
+from bench.harness import Bench, Row, server
 from turndock import events, wire
 from turndock.agent.v1 import TellRequest, WatchRequest
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
@@ -78,7 +77,7 @@ def _append_raw(path: Path, batches: list[list[Event]]) -> float:
     database.execute("CREATE UNIQUE INDEX by_id ON events (id)")
     sequence, began = 0, time.perf_counter()
     for each in batches:
-        rows = []
+        rows: list[tuple[int, int, bytes, bytes]] = []
         for event in each:
             sequence += 1
             rows.append((1, sequence, bytes.fromhex(event.id.replace("-", "")), event.SerializeToString()))
@@ -107,7 +106,7 @@ async def tail_read() -> list[Row]:
                 began = time.perf_counter()
                 page = await store.get_events(request)
                 times.append((time.perf_counter() - began) * 1e3)
-            assert len(page.events) == 100
+                assert len(page.events) == 100
             figures[f"p50_ms_at_{size}"] = sorted(times)[25]
         await store.close()
     flat = figures["p50_ms_at_1000000"] / figures["p50_ms_at_1000"]
@@ -151,9 +150,7 @@ async def fan_out() -> list[Row]:
         figures[f"shared_log_deliveries_per_s_{watchers}"] = await _fan_out_in_process(watchers)
     async with server() as bench:
         for watchers in (1, 10, 100):
-            figures[f"grpc_deliveries_per_s_{watchers}"] = await _fan_out_over_grpc(
-                bench.stub, bench, watchers
-            )
+            figures[f"grpc_deliveries_per_s_{watchers}"] = await _fan_out_over_grpc(bench, watchers)
     met = figures["shared_log_deliveries_per_s_100"] >= 1_000_000
     return [Row("fan-out", figures, ">= 1,000,000 deliveries/s to 100 watchers at full batches", met)]
 
@@ -178,10 +175,8 @@ async def _fan_out_in_process(watchers: int) -> float:
         return delivered / (time.perf_counter() - began)
 
 
-async def _fan_out_over_grpc(stub: AgentHostStub, bench: object, watchers: int) -> float:
-    from harness import Bench
-
-    assert isinstance(bench, Bench)
+async def _fan_out_over_grpc(bench: Bench, watchers: int) -> float:
+    stub = bench.stub
     count = 20_000 if watchers < 100 else 4_000
     [(name, session_id)] = await bench.start_agents(1, events=count, size=200)
 

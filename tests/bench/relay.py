@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from harness import HERE, READY, process
 
+from bench.harness import HERE, READY, process
 from turndock import events, wire
 from turndock.agent.v1 import Batch, WatchRequest, WatchResponse, agent_host_pb2
 from turndock.backend.v1 import PromptRequest, Result

@@ -1,4 +1,4 @@
-"""Runs the benchmarks: `python tests/bench/run.py [word ...] [--json file]`."""
+"""Runs the benchmarks: `python -m bench.run [word ...] [--json file]`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import argparse
 import asyncio
 from pathlib import Path
 
-import footprint
-import logs
-import throughput
-from harness import Benchmark, Row
 from rich.console import Console
 from rich.table import Table
+
+from bench import footprint, logs, throughput
+from bench.harness import Benchmark, Row
 
 BENCHMARKS: dict[str, Benchmark] = {
     "two-hops": throughput.two_hops,
@@ -37,7 +36,7 @@ def main() -> None:
     chosen = [name for name in BENCHMARKS if not options.words or any(word in name for word in options.words)]
     rows: list[Row] = []
     for name in chosen:
-        for row in asyncio.run(BENCHMARKS[name]()):  # type: ignore[arg-type]  # they are coroutine functions
+        for row in asyncio.run(BENCHMARKS[name]()):
             print(row.as_json(), flush=True)
             rows.append(row)
     if options.json:

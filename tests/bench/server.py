@@ -8,8 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from harness import HERE, READY
-
+from bench.harness import HERE, READY
 from turndock_server.app import run
 from turndock_server.config import (
     BackendSettings,

@@ -6,8 +6,7 @@ import asyncio
 import json
 import time
 
-from harness import HERE, Bench, Row, percentile, process, server
-
+from bench.harness import HERE, Bench, Row, percentile, process, server
 from turndock import events, wire
 from turndock.agent.v1 import AskRequest, PromptRequest, TellRequest, WatchRequest
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
@@ -60,8 +59,10 @@ async def through_relay(kind: str, per_session: int) -> float:
 
 
 async def two_hops() -> list[Row]:
-    """Remote backend → host → fsync-durable SQLite → watcher, beside the same path without storage and the naive one."""
-    stored, bare, memory = [], [], []
+    """Remote backend → host → fsync-durable SQLite → watcher; beside it the bare path and a naive one."""
+    stored: list[float] = []
+    bare: list[float] = []
+    memory: list[float] = []
     for _ in range(3):
         bare.append(await through_relay("bare", 10_000))
         stored.append(await through_turndock(10_000))
@@ -132,8 +133,8 @@ async def first_event(bench: Bench, name: str) -> float:
 async def first() -> list[Row]:
     """From a Prompt on an idle agent to the first event of a scripted backend."""
     async with server() as bench:
-        script = {"scripts": [[{"text": "hello"}, {"result": {"text": "hello"}}]]}
-        [(name, _)] = await bench.start_agents(1, backend="scripted", **script)
+        scripts = [[{"text": "hello"}, {"result": {"text": "hello"}}]]
+        [(name, _)] = await bench.start_agents(1, backend="scripted", scripts=scripts)
         times: list[float] = []
         for _ in range(200):
             times.append(await first_event(bench, name))

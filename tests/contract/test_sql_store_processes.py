@@ -31,7 +31,7 @@ from turndock.store.v1 import (
     WatchEventsRequest,
 )
 from turndock.types.v1 import Event, EventBatch, EventType, Run, RunStatus, Session, SessionStatus
-from turndock_server.stores.sql import SqlSessionStore, engine
+from turndock_server.stores.sql import SqlSessionStore, sqlite
 
 SESSION = "ses_1"
 
@@ -300,7 +300,7 @@ async def test_PF_E07_readers_that_stop_reading_hold_nothing(tmp_path: Path) -> 
         watchers = [store.watch_events(WatchEventsRequest(session_id=SESSION)) for _ in range(10)]
         for watcher in watchers:
             await anext(watcher)  # and no further
-        assert await write(store, 100, path) < engine.WAL_BOUND // 2
+        assert await write(store, 100, path) < sqlite.WAL_BOUND // 2
         beside = sorted([await timed_append(store) for _ in range(30)])[15]
         assert beside < 10 * alone + 0.01
         for watcher in watchers:

@@ -145,7 +145,9 @@ async def test_leaving_an_ask_leaves_its_run_alone(shell: Shell) -> None:
     asking = await shell.start("ask", "--agent", "slow", "--request-id", "r-1", "A long answer")
     await event(watching)
     asking.send_signal(signal.SIGINT)
-    assert (await commands.finish(asking)).code == 130
+    left = await commands.finish(asking)
+    assert left.code == 130
+    assert "The run goes on: turndock runs show slow r-1" in left.err
     assert (await shell.json("runs", "show", "slow", "r-1"))["status"] == "RUN_STATUS_RUNNING"
     watching.kill()
     await commands.finish(watching)

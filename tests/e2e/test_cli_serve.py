@@ -29,9 +29,10 @@ async def test_PF_E11_a_second_server_on_an_address_fails_and_leaves_the_first_a
         address = first.address.removeprefix("grpc://")
         second = await commands.run("serve", "--listen", address, "--data", "other", cwd=tmp_path)
         assert second.code == 1
-        assert "cannot start" in second.err
-        assert address in second.err
-        assert "Traceback" not in second.err
+        assert second.err == (
+            f"turndock: cannot start: cannot listen at grpc://{address}: Address already in use. "
+            "server.listen or --listen names another address\n"
+        )
         assert (await first.stop()).code == 0
 
 
@@ -66,6 +67,13 @@ async def test_a_configuration_with_a_mistake_starts_nothing(tmp_path: Path) -> 
     assert "turndock.toml: server.listn: unknown key. Did you mean server.listen?" in ended.err
     assert "turndock.toml: store.kind: must be sqlite, memory or plugin:<name>" in ended.err
     assert not (tmp_path / "turndock-data").exists()
+
+
+async def test_a_backend_that_is_not_installed_is_named_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "turndock.toml").write_text("[backends.mine]\nkind = 'mime'\n")
+    ended = await commands.run("serve", *FREE, cwd=tmp_path)
+    assert ended.code == 1
+    assert "backends.mine.kind: nothing of the name 'mime' is installed. Known here: command," in ended.err
 
 
 async def test_nothing_listens_off_loopback_by_mistake(tmp_path: Path) -> None:

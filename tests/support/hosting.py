@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def make_host(
 
 
 @asynccontextmanager
-async def served(host: Host, *, grace_s: float = 2.0) -> AsyncIterator[Served]:
+async def served(host: Host, *, grace_s: float = 2.0) -> AsyncGenerator[Served]:
     """The host behind gRPC on a free port of the loopback interface."""
     server = wire.new_server(interceptors=(CallerInterceptor(),))
     prompts = Prompts(host, max_prompt_bytes=1 << 20)

@@ -1,4 +1,4 @@
-"""Session stores for tests: in memory and SQL, as they are and behind gRPC."""
+"""Session stores for tests: in memory and SQL (over either driver), as they are and behind gRPC."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ async def memory(folder: Path, clock: Callable[[], int] = events.now_us) -> Asyn
 async def sql(folder: Path, clock: Callable[[], int] = events.now_us) -> AsyncGenerator[SessionStore]:
     """The SQL store on a file of its own."""
     store = await SqlSessionStore.open(folder / "store.db", clock=clock)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def sql_async(folder: Path) -> AsyncGenerator[SessionStore]:
+    """The SQL store over the asynchronous driver."""
+    store = await SqlSessionStore.open(f"sqlite+aiosqlite:///{folder / 'store.db'}")
     try:
         yield store
     finally:
@@ -91,6 +101,7 @@ def remote(opener: Opener) -> Opener:
 STORES: dict[str, Opener] = {
     "memory": memory,
     "sql": sql,
+    "sql-async": sql_async,
     "memory-grpc": remote(memory),
     "sql-grpc": remote(sql),
 }

@@ -108,9 +108,6 @@ class Watching:
         except StopAsyncIteration:
             return told
 
-    async def close(self) -> None:
-        await self.frames.aclose()
-
     async def waits(self) -> bool:
         """Whether nothing comes; the watch goes on."""
         asking = asyncio.ensure_future(self.next())
@@ -230,7 +227,7 @@ async def test_what_is_committed_while_the_store_is_read_is_not_skipped() -> Non
     async def slow_read(key: AgentKey, after: int, limit: int) -> LogPage:
         page = await read(key, after, limit)
         if after == 2 and log.head == 3:
-            late()
+            watching.feed.publish(KEY, late())
             page = LogPage(page.frames, log.head, page.oldest, page.scanned_through, page.incarnation, 3)
         return page
 
@@ -352,3 +349,4 @@ async def test_a_slow_reader_sees_the_latest_status_alone() -> None:
         assert frame.status.agent_name == "d"
         assert await watching.waits()
         watching.pending.cancel()
+        await asyncio.wait((watching.pending,))

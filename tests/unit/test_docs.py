@@ -1,10 +1,8 @@
 """What holds for the pages: their links lead somewhere, their code is the code."""
 
-import ast
 import re
 import tomllib
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -64,5 +62,4 @@ def test_what_the_guide_shows_is_in_the_example(repository: Path) -> None:
     shown = Page(repository / "docs/guides/write-a-backend.md").blocks("python")
     assert len(shown) >= 4
     for code in shown:
-        ast.parse(dedent(code) if not code.startswith("    ") else f"class Part:\n{code}")
         assert code in example

@@ -45,7 +45,7 @@ def statements(store: SqlSessionStore) -> list[str]:
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         seen.append(statement)
 
-    sqlalchemy_event.listen(store._database._reading, "before_cursor_execute", note)
+    sqlalchemy_event.listen(store._database._lane.reading, "before_cursor_execute", note)
     return seen
 
 

@@ -34,9 +34,14 @@ from turndock_server.stores.sql.transaction import Transaction
 SESSION = "ses_1"
 
 
+@pytest.fixture(params=["sqlite", "sqlite+aiosqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:///{tmp_path / 'store.db'}"
+
+
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncGenerator[SqlSessionStore]:
-    opened = await SqlSessionStore.open(tmp_path / "store.db")
+async def store(url: str) -> AsyncGenerator[SqlSessionStore]:
+    opened = await SqlSessionStore.open(url)
     yield opened
     await opened.close()
 
@@ -49,7 +54,7 @@ def commits(store: SqlSessionStore) -> list[int]:
     def note(_: Connection) -> None:
         seen.append(1)
 
-    sqlalchemy_event.listen(store._database._writing, "commit", note)
+    sqlalchemy_event.listen(store._database._lane.writing, "commit", note)
     return seen
 
 
@@ -229,8 +234,8 @@ async def test_a_caller_that_leaves_takes_only_its_own_write_along(store: SqlSes
     assert len(numbers) >= 10
 
 
-async def test_close_commits_what_is_queued_and_answers_who_waits(tmp_path: Path) -> None:
-    store = await SqlSessionStore.open(tmp_path / "store.db")
+async def test_close_commits_what_is_queued_and_answers_who_waits(url: str) -> None:
+    store = await SqlSessionStore.open(url)
     polling = asyncio.create_task(store.get_events(GetEventsRequest(session_id="quiet", wait_ms=60_000)))
     watching = asyncio.ensure_future(anext(store.watch_events(WatchEventsRequest(session_id="quiet"))))
     writes = [asyncio.create_task(append(store)) for _ in range(30)]
@@ -243,7 +248,7 @@ async def test_close_commits_what_is_queued_and_answers_who_waits(tmp_path: Path
     await asyncio.gather(*writes)
     for call in (append(store), numbers_of(store)):
         assert await outcome(call) == "SERVER_STOPPING"
-    again = await SqlSessionStore.open(tmp_path / "store.db")
+    again = await SqlSessionStore.open(url)
     assert await numbers_of(again) == list(range(1, 32))
     await again.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, cast
 
 from turndock.errors import invalid
 
@@ -46,7 +46,7 @@ def parse_object(text: str, field: str, *, max_depth: int = MAX_DEPTH) -> dict[s
     value = parse(text, field, max_depth=max_depth)
     if not isinstance(value, dict):
         raise invalid(field, "must be a JSON object")
-    return value
+    return cast("dict[str, Any]", value)
 
 
 def check(text: str, field: str, *, max_depth: int = MAX_DEPTH) -> None:
@@ -138,12 +138,12 @@ def _check(value: Any, max_depth: int) -> None:
                 _check_string(item)
             elif isinstance(item, dict):
                 nested = True
-                for key, member in item.items():
+                for key, member in cast("dict[str, Any]", item).items():
                     _check_string(key)
                     deeper.append(member)
             elif isinstance(item, list):
                 nested = True
-                deeper.extend(item)
+                deeper.extend(cast("list[Any]", item))
         if nested:
             depth += 1
             if depth > max_depth:

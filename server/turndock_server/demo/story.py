@@ -54,7 +54,7 @@ _NEXT: Final = (
         "a question; `turndock watch ann` in another terminal shows it live",
     ),
     ("docs/guides/running.md", "what survives a crash, a power cut, a restart"),
-    ("clients/python/turndock/ports.py", "what a backend of your own looks like"),
+    ("docs/guides/write-a-backend.md", "a backend of your own, in ten minutes"),
 )
 
 

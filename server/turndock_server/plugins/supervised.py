@@ -93,7 +93,13 @@ class SupervisedPlugin(Dock):
     def trouble(self, error: TurndockError) -> str:
         if self._child is None:
             return self._ending
+        if not Path(self.endpoint.path).exists():
+            return self._silence(self._child)
         return f"runs as process {self._child.pid} and does not answer: {error.message}"
+
+    def _silence(self, child: Child) -> str:
+        """What to say of a process before it listens: every one begins so, and one that is no plug-in stays so."""
+        return f"runs as process {child.pid}, which does not listen at {ENDPOINT_VARIABLE} yet"
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,7 +124,7 @@ class SupervisedPlugin(Dock):
         child = self._child = await Child.start(self._argv, environment=environment)
         self._starts += 1
         self._expected = True
-        self._settle(NOT_READY, f"runs as process {child.pid}, which has not answered yet")
+        self._settle(NOT_READY, self._silence(child))
         forwarding = [asyncio.create_task(self._forward(output)) for output in (child.stdout, child.stderr)]
         try:
             code = await child.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Literal, Protocol
 
 from turndock.errors import TurndockError
 from turndock.ports import SessionStore
@@ -245,10 +246,16 @@ class SerialMailbox:
         return (await self._store.save_run(request)).run
 
 
-def _scope(request: object) -> Scope | None:
-    has_scope: bool = request.HasField("scope")  # type: ignore[attr-defined]  # every request has one
-    scope: Scope = request.scope  # type: ignore[attr-defined]  # see above
-    return scope if has_scope else None
+class _Scoped(Protocol):
+    """Every request, and whatever else has a scope."""
+
+    @property
+    def scope(self) -> Scope: ...
+    def HasField(self, field_name: Literal["scope"], /) -> bool: ...
+
+
+def _scope(request: _Scoped) -> Scope | None:
+    return request.scope if request.HasField("scope") else None
 
 
 def _tenant(scope: Scope | None) -> str:
@@ -256,5 +263,5 @@ def _tenant(scope: Scope | None) -> str:
     return scope.tenant if scope is not None else ""
 
 
-def _key(request: object, session_id: str) -> _Key:
+def _key(request: _Scoped, session_id: str) -> _Key:
     return _tenant(_scope(request)), session_id

@@ -24,7 +24,6 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 _STATUS_CODES: Final[Mapping[Code, grpc.StatusCode]] = {code: grpc.StatusCode[code.name] for code in Code}
 
 _REASONS: Final[Mapping[Code, str]] = {
-    Code.CANCELLED: "CANCELLED",
     Code.INVALID_ARGUMENT: "VALIDATION_ERROR",
     Code.DEADLINE_EXCEEDED: "TIMEOUT",
     Code.NOT_FOUND: "NOT_FOUND",
@@ -70,7 +69,7 @@ def status_of(error: TurndockError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def error_of(error: grpc.aio.AioRpcError, *, unavailable: str = "UNAVAILABLE") -> TurndockError:
-    """The error a status says. `unavailable` is the reason for an UNAVAILABLE that the peer did not send itself."""
+    """The error a status says. `unavailable` is the reason when nobody answered: the status is not from a Turndock."""
     code = _code_of(error.code())
     message = error.details() or ""
     status = _details_of(error)
@@ -90,6 +89,10 @@ def error_of(error: grpc.aio.AioRpcError, *, unavailable: str = "UNAVAILABLE") -
         elif detail.Unpack(retry):
             retry_after_ms = retry.retry_delay.ToMilliseconds()
     if not reason:
+        if code is Code.CANCELLED:
+            # Our own cancellation comes as an exception. This is gRPC, about a call that was just going out over a
+            # connection while that was being lost, or a peer that gave the call up: either way, nobody answered.
+            code = Code.UNAVAILABLE
         reason = unavailable if code is Code.UNAVAILABLE else _REASONS.get(code, "UNKNOWN_ERROR")
     return TurndockError(reason, message, metadata, tuple(violations), retry_after_ms, wire_code=code)
 

@@ -65,10 +65,11 @@ from turndock_server.stores.clock import Clock
 from turndock_server.stores.sql import encoding, lists, mailbox, migrations, runs, scopes, sessions
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, append_once
-from turndock_server.stores.sql.engine import Database, Synchronous, url_of
+from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
+from turndock_server.stores.sql.sqlite import Synchronous, url_of
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
 
@@ -106,6 +107,7 @@ class SqlSessionStore:
     ) -> Self:
         """Open the database at a path or URL; a file that is not there is made.
 
+        `sqlite+aiosqlite:///<path>` asks for the asynchronous driver, a path and `sqlite:///<path>` for threads.
         `busy_timeout_ms` is how long a write waits for other processes before it is refused with STORAGE_BUSY,
         `readers` how many reads go on at once, `clock` the time of day in microseconds since the Unix epoch.
 

@@ -22,7 +22,8 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from turndock.errors import TurndockError
 from turndock_server.stores.sql.appends import Append, append_all
-from turndock_server.stores.sql.engine import WAL_BOUND, Database, storage_error
+from turndock_server.stores.sql.engine import Database
+from turndock_server.stores.sql.sqlite import WAL_BOUND, storage_error
 from turndock_server.stores.sql.transaction import Transaction, Write
 from turndock_server.stores.sql.wakeups import Bell, LogKey
 

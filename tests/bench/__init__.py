@@ -1,0 +1,1 @@
+"""Measures Turndock against its targets: `make bench`."""
