@@ -143,7 +143,8 @@ def _check(value: Any, max_depth: int) -> None:
                     deeper.append(member)
             elif isinstance(item, list):
                 nested = True
-                deeper.extend(cast("list[Any]", item))
+                members: list[Any] = item
+                deeper.extend(members)
         if nested:
             depth += 1
             if depth > max_depth:

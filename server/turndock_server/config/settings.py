@@ -162,6 +162,8 @@ class LimitSettings(Section):
     """Most turns of an agent's life. Unset = no limit."""
     max_tokens: int | None = Field(default=None, ge=1, le=1 << 53)
     """Most tokens of an agent's life, input and output together. Unset = no limit."""
+    max_turn_time_ms: int | None = Field(default=None, ge=1)
+    """Most wall time of an agent's turns, all together, in milliseconds. Unset = no limit."""
     max_self_chain: int | None = Field(default=None, ge=0, le=1_000_000)
     """Most runs in a row that an agent's behavior asked for itself. Unset = no limit."""
     host_lost_policy: Literal["fail", "retry"] = "fail"
@@ -186,6 +188,7 @@ class LimitSettings(Section):
             capture_mode=CaptureMode.Value(f"CAPTURE_MODE_{self.capture_mode.upper()}"),
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
+            max_turn_time_ms=self.max_turn_time_ms,
             max_self_chain=self.max_self_chain,
             host_lost_policy=HostLostPolicy.Value(f"HOST_LOST_POLICY_{self.host_lost_policy.upper()}"),
         )

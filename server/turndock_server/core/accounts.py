@@ -45,6 +45,11 @@ def exhausted(session: Session, run: Run) -> Failure | None:
         return Failure(
             reason="budget_exceeded", message=f"the agent has spent {spent} of its {limits.max_tokens} tokens"
         )
+    if limits.HasField("max_turn_time_ms") and record.turn_time_us >= limits.max_turn_time_ms * 1000:
+        return Failure(
+            reason="budget_exceeded",
+            message=f"the agent's turns have taken their {limits.max_turn_time_ms} ms",
+        )
     if (
         run.origin == RunOrigin.RUN_ORIGIN_CHAIN
         and limits.HasField("max_self_chain")

@@ -378,6 +378,7 @@ class Agent:
         record = self.session.agent
         record.backend_session.CopyFrom(outcome.session)
         record.turn_count += 1
+        record.turn_time_us += outcome.duration_us
         accounts.add_usage(record.total_usage, outcome.usage)
         stored = await self.writer.flush(
             ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING

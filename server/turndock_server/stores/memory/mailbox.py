@@ -147,7 +147,11 @@ def is_orphan(database: Database, record: Record, *, asked_by: str, sole_host: b
     if session is None:
         return False
     unapplied = session.HasField("agent") and record.last_notification > session.agent.notified_sequence
-    return bool(record.open_runs) or unapplied
+    has_runs = any(
+        run.status != RunStatus.RUN_STATUS_PENDING or not record.is_halted
+        for run in record.open_runs.values()
+    )
+    return has_runs or unapplied
 
 
 def _known(record: Record, run_id: str) -> Run:

@@ -32,7 +32,7 @@ class Line(Protocol):
     """A connection that is kept. Functions run over it one after the other."""
 
     def run(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
-        """The function's result. It runs to its end, whether or not somebody still waits for it."""
+        """The function's result. Once begun it runs to its end, whether or not somebody still waits for it."""
         ...
 
     async def close(self) -> None:

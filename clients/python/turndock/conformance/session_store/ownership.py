@@ -316,6 +316,20 @@ async def _claim_and_give_up(fixture: Fixture, session_id: str) -> None:
 
 
 @SUITE.case("ListOrphans", needs=(MAILBOX,))
+async def what_waits_in_a_halted_session_is_no_work(fixture: Fixture) -> None:
+    """The PENDING runs of a halted session make no orphan of it until it is unhalted; all other work does."""
+    statuses = {"pending": PENDING, "running": RUNNING, "undecided": COMPLETED}
+    for session_id, status in statuses.items():
+        await fixture.save(fixture.agent_session(session_id, name=session_id, halted=True))
+        run = fixture.run("r", session_id, status=status, decision_pending=session_id == "undecided")
+        await fixture.save_run(run)
+        await fixture.save_run(fixture.run("waits", session_id))
+    equal(await fixture.orphans(), ["running", "undecided"], "Nobody may dispatch what waits.")
+    await fixture.save(fixture.agent_session("pending", name="pending"))
+    equal(await fixture.orphans(), ["pending", "running", "undecided"], "It is unhalted.")
+
+
+@SUITE.case("ListOrphans", needs=(MAILBOX,))
 async def an_unapplied_notification_is_work(fixture: Fixture) -> None:
     """A notification whose number is above the agent's notified_sequence makes its session an orphan."""
     await fixture.save(fixture.agent_session())

@@ -110,3 +110,26 @@ async def a_stream_that_is_left_disturbs_nobody(fixture: Fixture) -> None:
         leaving.cancel()
         await fixture.append(*fixture.events(2))
     equal(staying.result(), [1, 2, 3], "The watcher that stayed gets everything.")
+
+
+@SUITE.case("WatchEvents", needs=(WATCH_EVENTS,))
+async def a_stream_goes_on_with_the_log_of_the_next_life(fixture: Fixture) -> None:
+    """When a session is deleted and made again, its new log is streamed from the beginning, as another incarnation."""
+    await fixture.append(*fixture.events(3))
+    async with aclosing(cast("AsyncGenerator[WatchEventsResponse]", fixture.watch())) as batches:
+        before = await _next_life(batches, 3)
+        await fixture.delete()
+        await fixture.append(*fixture.events(2))
+        after = await _next_life(batches, 2)
+    equal(after, [(1, after[0][1]), (2, after[0][1])], "The new log from its first number, as one incarnation.")
+    holds(after[0][1] != before[0][1], "What is made again is another incarnation.")
+
+
+async def _next_life(batches: AsyncIterator[WatchEventsResponse], count: int) -> list[tuple[int, str]]:
+    """Number and incarnation of the next events, at least `count`."""
+    seen: list[tuple[int, str]] = []
+    while len(seen) < count:
+        batch = await anext(batches)
+        equal(len({event.incarnation for event in batch.events}), 1, "A batch is of one incarnation.")
+        seen += [(event.sequence, event.incarnation) for event in batch.events]
+    return seen

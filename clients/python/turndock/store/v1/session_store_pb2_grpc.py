@@ -347,8 +347,10 @@ class SessionStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListOrphans(self, request, context):
-        """ListOrphans lists sessions of every scope that have runs PENDING or RUNNING, or an unfinished decision or unapplied
-        notification, and no owner whose lease runs. For hosts; a server does not offer it to its callers. Ability: mailbox.
+        """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
+        or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
+        what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
+        callers. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -358,8 +360,9 @@ class SessionStoreServicer:
         """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
         Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-        twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
-        or the store stops (UNAVAILABLE).
+        twice; a hole only where events were pruned. A session need not have been saved. When it is deleted and made again
+        the stream goes on with the new log from its beginning; its events carry the new incarnation, and no batch mixes
+        two. Ends only when the caller cancels or the store stops (UNAVAILABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -108,15 +108,18 @@ class SessionStoreStub:
     NOT_FOUND / RUN_NOT_FOUND. Ability: mailbox.
     """
     ListOrphans: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ListOrphansRequest, turndock.store.v1.session_store_pb2.ListOrphansResponse]
-    """ListOrphans lists sessions of every scope that have runs PENDING or RUNNING, or an unfinished decision or unapplied
-    notification, and no owner whose lease runs. For hosts; a server does not offer it to its callers. Ability: mailbox.
+    """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
+    or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
+    what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
+    callers. Ability: mailbox.
     """
     WatchEvents: grpc.aio.UnaryStreamMultiCallable[turndock.store.v1.session_store_pb2.WatchEventsRequest, turndock.store.v1.session_store_pb2.WatchEventsResponse]
     """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
     Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-    twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
-    or the store stops (UNAVAILABLE).
+    twice; a hole only where events were pruned. A session need not have been saved. When it is deleted and made again
+    the stream goes on with the new log from its beginning; its events carry the new incarnation, and no batch mixes
+    two. Ends only when the caller cancels or the store stops (UNAVAILABLE).
     """
 
 class SessionStoreServicer:
@@ -260,8 +263,10 @@ class SessionStoreServicer:
     def ListOrphans(
         self, request: turndock.store.v1.session_store_pb2.ListOrphansRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.ListOrphansRequest, turndock.store.v1.session_store_pb2.ListOrphansResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.ListOrphansResponse]:
-        """ListOrphans lists sessions of every scope that have runs PENDING or RUNNING, or an unfinished decision or unapplied
-        notification, and no owner whose lease runs. For hosts; a server does not offer it to its callers. Ability: mailbox.
+        """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
+        or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
+        what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
+        callers. Ability: mailbox.
         """
     def WatchEvents(
         self, request: turndock.store.v1.session_store_pb2.WatchEventsRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.WatchEventsRequest, turndock.store.v1.session_store_pb2.WatchEventsResponse]
@@ -269,8 +274,9 @@ class SessionStoreServicer:
         """WatchEvents streams a session's events as they are committed. Ability: watch_events.
 
         Stream rules: initial metadata at once; batches in sequence order, beginning after `after_sequence`; no event
-        twice; a hole only where events were pruned. A session need not have been saved. Ends only when the caller cancels
-        or the store stops (UNAVAILABLE).
+        twice; a hole only where events were pruned. A session need not have been saved. When it is deleted and made again
+        the stream goes on with the new log from its beginning; its events carry the new incarnation, and no batch mixes
+        two. Ends only when the caller cancels or the store stops (UNAVAILABLE).
         """
 
 def add_SessionStoreServicer_to_server(servicer: SessionStoreServicer, server: grpc.aio.Server) -> None: ...

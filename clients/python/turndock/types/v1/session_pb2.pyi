@@ -270,6 +270,7 @@ class AgentLimits(_message.Message):
     MAX_SELF_CHAIN_FIELD_NUMBER: _builtins.int
     HOST_LOST_POLICY_FIELD_NUMBER: _builtins.int
     MAX_PENDING_NOTIFICATIONS_FIELD_NUMBER: _builtins.int
+    MAX_TURN_TIME_MS_FIELD_NUMBER: _builtins.int
     watchdog_ms: _builtins.int
     """Longest turn; default 600,000. 0 = no watchdog."""
     inactivity_ms: _builtins.int
@@ -296,6 +297,8 @@ class AgentLimits(_message.Message):
     """What becomes of a run whose host died; default FAIL."""
     max_pending_notifications: _builtins.int
     """Most notifications waiting for a turn's end; default 1,000."""
+    max_turn_time_ms: _builtins.int
+    """Most wall time of the agent's turns, all together; unset = no limit. Checked before a turn begins."""
     def __init__(
         self,
         *,
@@ -312,10 +315,11 @@ class AgentLimits(_message.Message):
         max_self_chain: _builtins.int | None = ...,
         host_lost_policy: Global___HostLostPolicy.ValueType = ...,
         max_pending_notifications: _builtins.int | None = ...,
+        max_turn_time_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_shutdown_ms", b"_idle_shutdown_ms", "_inactivity_ms", b"_inactivity_ms", "_max_event_bytes_per_turn", b"_max_event_bytes_per_turn", "_max_events_per_turn", b"_max_events_per_turn", "_max_pending_bytes", b"_max_pending_bytes", "_max_pending_notifications", b"_max_pending_notifications", "_max_pending_prompts", b"_max_pending_prompts", "_max_self_chain", b"_max_self_chain", "_max_tokens", b"_max_tokens", "_max_turns", b"_max_turns", "_watchdog_ms", b"_watchdog_ms", "idle_shutdown_ms", b"idle_shutdown_ms", "inactivity_ms", b"inactivity_ms", "max_event_bytes_per_turn", b"max_event_bytes_per_turn", "max_events_per_turn", b"max_events_per_turn", "max_pending_bytes", b"max_pending_bytes", "max_pending_notifications", b"max_pending_notifications", "max_pending_prompts", b"max_pending_prompts", "max_self_chain", b"max_self_chain", "max_tokens", b"max_tokens", "max_turns", b"max_turns", "watchdog_ms", b"watchdog_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_shutdown_ms", b"_idle_shutdown_ms", "_inactivity_ms", b"_inactivity_ms", "_max_event_bytes_per_turn", b"_max_event_bytes_per_turn", "_max_events_per_turn", b"_max_events_per_turn", "_max_pending_bytes", b"_max_pending_bytes", "_max_pending_notifications", b"_max_pending_notifications", "_max_pending_prompts", b"_max_pending_prompts", "_max_self_chain", b"_max_self_chain", "_max_tokens", b"_max_tokens", "_max_turn_time_ms", b"_max_turn_time_ms", "_max_turns", b"_max_turns", "_watchdog_ms", b"_watchdog_ms", "idle_shutdown_ms", b"idle_shutdown_ms", "inactivity_ms", b"inactivity_ms", "max_event_bytes_per_turn", b"max_event_bytes_per_turn", "max_events_per_turn", b"max_events_per_turn", "max_pending_bytes", b"max_pending_bytes", "max_pending_notifications", b"max_pending_notifications", "max_pending_prompts", b"max_pending_prompts", "max_self_chain", b"max_self_chain", "max_tokens", b"max_tokens", "max_turn_time_ms", b"max_turn_time_ms", "max_turns", b"max_turns", "watchdog_ms", b"watchdog_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_shutdown_ms", b"_idle_shutdown_ms", "_inactivity_ms", b"_inactivity_ms", "_max_event_bytes_per_turn", b"_max_event_bytes_per_turn", "_max_events_per_turn", b"_max_events_per_turn", "_max_pending_bytes", b"_max_pending_bytes", "_max_pending_notifications", b"_max_pending_notifications", "_max_pending_prompts", b"_max_pending_prompts", "_max_self_chain", b"_max_self_chain", "_max_tokens", b"_max_tokens", "_max_turns", b"_max_turns", "_watchdog_ms", b"_watchdog_ms", "capture_mode", b"capture_mode", "host_lost_policy", b"host_lost_policy", "idle_shutdown_ms", b"idle_shutdown_ms", "inactivity_ms", b"inactivity_ms", "max_event_bytes_per_turn", b"max_event_bytes_per_turn", "max_events_per_turn", b"max_events_per_turn", "max_pending_bytes", b"max_pending_bytes", "max_pending_notifications", b"max_pending_notifications", "max_pending_prompts", b"max_pending_prompts", "max_self_chain", b"max_self_chain", "max_tokens", b"max_tokens", "max_turns", b"max_turns", "watchdog_ms", b"watchdog_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_shutdown_ms", b"_idle_shutdown_ms", "_inactivity_ms", b"_inactivity_ms", "_max_event_bytes_per_turn", b"_max_event_bytes_per_turn", "_max_events_per_turn", b"_max_events_per_turn", "_max_pending_bytes", b"_max_pending_bytes", "_max_pending_notifications", b"_max_pending_notifications", "_max_pending_prompts", b"_max_pending_prompts", "_max_self_chain", b"_max_self_chain", "_max_tokens", b"_max_tokens", "_max_turn_time_ms", b"_max_turn_time_ms", "_max_turns", b"_max_turns", "_watchdog_ms", b"_watchdog_ms", "capture_mode", b"capture_mode", "host_lost_policy", b"host_lost_policy", "idle_shutdown_ms", b"idle_shutdown_ms", "inactivity_ms", b"inactivity_ms", "max_event_bytes_per_turn", b"max_event_bytes_per_turn", "max_events_per_turn", b"max_events_per_turn", "max_pending_bytes", b"max_pending_bytes", "max_pending_notifications", b"max_pending_notifications", "max_pending_prompts", b"max_pending_prompts", "max_self_chain", b"max_self_chain", "max_tokens", b"max_tokens", "max_turn_time_ms", b"max_turn_time_ms", "max_turns", b"max_turns", "watchdog_ms", b"watchdog_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idle_shutdown_ms: _TypeAlias = _typing.Literal["idle_shutdown_ms"]  # noqa: Y015
     _WhichOneofArgType__idle_shutdown_ms: _TypeAlias = _typing.Literal["_idle_shutdown_ms", b"_idle_shutdown_ms"]  # noqa: Y015
@@ -335,6 +339,8 @@ class AgentLimits(_message.Message):
     _WhichOneofArgType__max_self_chain: _TypeAlias = _typing.Literal["_max_self_chain", b"_max_self_chain"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__max_turn_time_ms: _TypeAlias = _typing.Literal["max_turn_time_ms"]  # noqa: Y015
+    _WhichOneofArgType__max_turn_time_ms: _TypeAlias = _typing.Literal["_max_turn_time_ms", b"_max_turn_time_ms"]  # noqa: Y015
     _WhichOneofReturnType__max_turns: _TypeAlias = _typing.Literal["max_turns"]  # noqa: Y015
     _WhichOneofArgType__max_turns: _TypeAlias = _typing.Literal["_max_turns", b"_max_turns"]  # noqa: Y015
     _WhichOneofReturnType__watchdog_ms: _TypeAlias = _typing.Literal["watchdog_ms"]  # noqa: Y015
@@ -357,6 +363,8 @@ class AgentLimits(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_self_chain) -> _WhichOneofReturnType__max_self_chain | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_turn_time_ms) -> _WhichOneofReturnType__max_turn_time_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_turns) -> _WhichOneofReturnType__max_turns | None: ...
     @_typing.overload
@@ -429,6 +437,7 @@ class AgentRecord(_message.Message):
     TITLE_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     STOP_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TURN_TIME_US_FIELD_NUMBER: _builtins.int
     stopped: _builtins.bool
     """Whether the agent was stopped. A stopped agent's session can be continued by StartAgent with its session id."""
     halted: _builtins.bool
@@ -453,6 +462,8 @@ class AgentRecord(_message.Message):
     """Whether the behavior's `pre_run` hook has finished; it runs once in an agent's life, before the first turn."""
     stop_request_id: _builtins.str
     """`request_id` of the StopAgent that ended the agent."""
+    turn_time_us: _builtins.int
+    """Wall time of all turns so far, in microseconds."""
     @_builtins.property
     def definition(self) -> Global___AgentDefinition:
         """What the agent is."""
@@ -483,10 +494,11 @@ class AgentRecord(_message.Message):
         title: _builtins.str = ...,
         ready: _builtins.bool = ...,
         stop_request_id: _builtins.str = ...,
+        turn_time_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "total_usage", b"total_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
