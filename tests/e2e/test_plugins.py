@@ -109,7 +109,7 @@ async def test_a_plugin_that_never_listens_is_reported_and_ended(tmp_path: Path)
         assert caught.value.reason == "PLUGIN_UNAVAILABLE"
         assert caught.value.message == (
             f"plug-in mute is not ready after 0.3 s: runs as process {plugin.pid}, "
-            "which does not listen at TURNDOCK_PLUGIN_ENDPOINT yet"
+            "which has not answered at TURNDOCK_PLUGIN_ENDPOINT yet"
         )
         with pytest.raises(TurndockError, match="PLUGIN_UNAVAILABLE: plug-in mute has not answered yet"):
             plugin.session_store()

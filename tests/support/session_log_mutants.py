@@ -299,3 +299,15 @@ class StreamsFromTheCursorOn(MemorySessionStore):
 
         async for response in super().watch_events(changed(request, widen)):
             yield response
+
+
+class StreamsOnAcrossLives(MemorySessionStore):
+    """A stream goes on after the last number it sent, whatever became of the session."""
+
+    async def watch_events(self, request: WatchEventsRequest) -> AsyncIterator[WatchEventsResponse]:
+        sent = request.after_sequence
+        async for response in super().watch_events(request):
+            fresh = [event for event in response.events if event.sequence > sent]
+            if fresh:
+                sent = fresh[-1].sequence
+                yield WatchEventsResponse(events=fresh, head=response.head)

@@ -27,6 +27,7 @@ from support.session_log_mutants import (
     StoresBatchesOneByOne,
     StoresDuplicates,
     StreamsFromTheCursorOn,
+    StreamsOnAcrossLives,
     TakesBoundsAsInclusive,
     UsesNumbersForFailures,
     WaitsUnderALock,
@@ -47,6 +48,8 @@ from turndock.store.v1 import (
     GetEventsResponse,
     GetSessionRequest,
     GetSessionResponse,
+    ListOrphansRequest,
+    ListOrphansResponse,
     ListSessionsRequest,
     ListSessionsResponse,
     ReleaseIfEmptyRequest,
@@ -257,6 +260,19 @@ class LooksBeforeItReleases(MemorySessionStore):
         return await super().release_if_empty(changed(request, lambda copy: setattr(copy, "force", True)))
 
 
+class DispatchesTheHalted(MemorySessionStore):
+    """What waits in a halted session is work like any other."""
+
+    async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
+        response = await super().list_orphans(request)
+        listed = {(session.scope.tenant, session.id) for session in response.sessions}
+        for record in self._database.records.values():
+            session = record.visible_session()
+            if session is not None and record.pending() and record.key not in listed:
+                response.sessions.append(session)
+        return response
+
+
 class RunsRetriesAgain(MemorySessionStore):
     """A run that is enqueued again waits again."""
 
@@ -300,6 +316,7 @@ MUTANTS = (
     Mutant(WaitsUnderALock, "a_waiting_reader_holds_up_nobody"),
     Mutant(MissesWakeUps, "a_wait_ends_with_the_first_matching_event"),
     Mutant(StreamsFromTheCursorOn, "a_stream_replays_and_goes_on_live"),
+    Mutant(StreamsOnAcrossLives, "a_stream_goes_on_with_the_log_of_the_next_life"),
     Mutant(TellsWhatIsAnothers, "what_is_anothers_reads_like_what_is_not_there"),
     Mutant(HintsAtWhatIsAnothers, "what_is_anothers_reads_like_what_is_not_there"),
     Mutant(LooksInEveryScope, "what_is_anothers_reads_like_what_is_not_there"),
@@ -320,5 +337,6 @@ MUTANTS = (
     Mutant(RepeatsEpochs, "an_owner_of_an_earlier_life_stays_fenced"),
     Mutant(CountsBeforeItWrites, "twenty_parallel_runs_meet_a_limit_of_three"),
     Mutant(LooksBeforeItReleases, "no_run_falls_between_enqueue_and_release"),
+    Mutant(DispatchesTheHalted, "what_waits_in_a_halted_session_is_no_work"),
     Mutant(RunsRetriesAgain, "a_known_run_is_returned_as_it_stands"),
 )

@@ -1,14 +1,17 @@
 """What a handler raises is what a client gets, in every shape of call."""
 
 import asyncio
+import importlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
+from grpc_interceptor.testing import DummyRequest
+from grpc_interceptor.testing.dummy_client import AsyncDummyService, AsyncReadWriteDummyService
 
 from turndock import wire
 from turndock.errors import Code, TurndockError, invalid, not_found
@@ -263,13 +266,19 @@ class Oversized(Raising):
         await context.write(request)
         await context.write(b"x" * (wire.MAX_MESSAGE_BYTES + 1))
 
+    async def yields(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
+        yield request
+        yield b"x" * (wire.MAX_MESSAGE_BYTES + 1)
 
+
+@pytest.mark.parametrize("shape", ["Writes", "Yields"])
 async def test_PF_B29_an_answer_larger_than_a_message_is_a_limit_and_no_fault(
+    shape: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(Oversized()) as channel:
         with pytest.raises(TurndockError) as caught:
-            await call(channel, "Writes")
+            await call(channel, shape)
     assert (caught.value.reason, caught.value.code) == ("LIMIT_EXCEEDED", Code.RESOURCE_EXHAUSTED)
     assert caught.value.metadata["received"] == "1"
     assert caplog.records == []
@@ -293,3 +302,84 @@ async def test_closing_the_channel_during_a_call_is_an_error_and_no_cancellation
         assert caught.value.reason == "UNAVAILABLE"
         with pytest.raises(TurndockError, match="channel is closed"):
             await call(channel, "Unary")
+
+
+# --- A service that somebody else wrote to test interceptors with -----------------------------------------------------
+
+dummy: Any = importlib.import_module(
+    "grpc_interceptor.testing.protos.dummy_pb2_grpc"
+)  # generated without types
+
+ANSWERS = {
+    "Execute": ["c"],
+    "ExecuteClientStream": ["abc"],
+    "ExecuteServerStream": ["c"],
+    "ExecuteClientServerStream": ["a", "b", "c"],
+}
+
+
+def failing(error: Exception) -> Callable[[str, Any], str]:
+    """What the service does with an input that it fails upon."""
+
+    def fail(given: str, context: Any) -> str:
+        raise error
+
+    return fail
+
+
+@pytest.fixture(params=[AsyncDummyService, AsyncReadWriteDummyService], ids=["yields", "writes"])
+async def stub(request: pytest.FixtureRequest) -> AsyncGenerator[Any]:
+    """The service's client. The service echoes, but for two inputs that it fails upon."""
+    errors = {"refused": not_found("session", "ses_1"), "fault": ValueError("password=secret123")}
+    server = wire.new_server()
+    service = request.param({given: failing(error) for given, error in errors.items()})
+    dummy.add_DummyServiceServicer_to_server(service, server)
+    endpoint = wire.bind(server, "127.0.0.1:0")
+    await server.start()
+    try:
+        async with wire.connect(endpoint) as channel:
+            yield dummy.DummyServiceStub(channel)
+    finally:
+        await server.stop(0)
+
+
+async def ask(stub: Any, method: str, *inputs: str, said: list[str]) -> None:
+    """Call the method and take down what it says; one that takes a single request gets the last input."""
+    requests = [DummyRequest(input=each) for each in inputs]
+    answer = getattr(stub, method)(iter(requests) if "Client" in method else requests[-1])
+    with wire.translated():
+        if "Server" in method:
+            async for response in answer:
+                said.append(response.output)
+        else:
+            said.append((await answer).output)
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+async def test_anothers_service_answers_as_it_does_elsewhere(stub: Any, method: str) -> None:
+    said: list[str] = []
+    await ask(stub, method, "a", "b", "c", said=said)
+    assert said == ANSWERS[method]
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+async def test_what_anothers_service_raises_arrives_after_what_it_said(stub: Any, method: str) -> None:
+    expected = not_found("session", "ses_1")
+    said: list[str] = []
+    with pytest.raises(TurndockError) as caught:
+        await ask(stub, method, "a", "b", "refused", said=said)
+    assert said == (["a", "b"] if method == "ExecuteClientServerStream" else [])
+    assert (caught.value.reason, caught.value.message) == (expected.reason, expected.message)
+    assert caught.value.metadata == expected.metadata
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+async def test_the_text_of_anothers_fault_stays_in_the_log(
+    stub: Any, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TurndockError) as caught:
+        await ask(stub, method, "fault", said=[])
+    assert caught.value.reason == "INTERNAL_ERROR"
+    assert "secret" not in caught.value.message
+    [record] = caplog.records
+    assert (record.name, caught.value.metadata["reference"] in record.getMessage()) == ("turndock.wire", True)

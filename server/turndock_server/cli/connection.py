@@ -114,6 +114,7 @@ def refused(error: "TurndockError", server: str) -> typer.Exit:
 
 
 _ADVICE: dict[str, Any] = {
+    "PLUGIN_UNAVAILABLE": "`turndock info` shows how the plug-in is; what it says itself is in the server's log.",
     "VALIDATION_ERROR": "Mend that, and run the command again.",
     "AGENT_NOT_FOUND": "`turndock agents list` shows those there are; `turndock agents start NAME --backend echo` "
     "starts one.",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from turndock.errors import TurndockError, invalid
+from turndock.errors import Code, TurndockError, invalid
 from turndock.serving import ENDPOINT_VARIABLE, PARENT_VARIABLE
 from turndock.wire import Endpoint, parse_endpoint
 from turndock_server.plugins.backoff import Backoff
@@ -93,13 +93,13 @@ class SupervisedPlugin(Dock):
     def trouble(self, error: TurndockError) -> str:
         if self._child is None:
             return self._ending
-        if not Path(self.endpoint.path).exists():
+        if self._expected and error.code is Code.UNAVAILABLE:
             return self._silence(self._child)
         return f"runs as process {self._child.pid} and does not answer: {error.message}"
 
     def _silence(self, child: Child) -> str:
-        """What to say of a process before it listens: every one begins so, and one that is no plug-in stays so."""
-        return f"runs as process {child.pid}, which does not listen at {ENDPOINT_VARIABLE} yet"
+        """What to say before the first answer: every process begins so, and one that is no plug-in stays so."""
+        return f"runs as process {child.pid}, which has not answered at {ENDPOINT_VARIABLE} yet"
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()

@@ -168,7 +168,8 @@ class SerialMailbox:
         # The fourteen calls do not say how far notifications go: an agent that may have heard some is looked at.
         if session.agent.definition.behavior:
             return True
-        async for _ in self._runs(_scope(session), session.id, _UNSETTLED):
+        statuses = (RunStatus.RUN_STATUS_RUNNING,) if session.agent.halted else _UNSETTLED
+        async for _ in self._runs(_scope(session), session.id, statuses):
             return True
         return False
 

@@ -121,7 +121,9 @@ async def a_stream_goes_on_with_the_log_of_the_next_life(fixture: Fixture) -> No
         await fixture.delete()
         await fixture.append(*fixture.events(2))
         after = await _next_life(batches, 2)
-    equal(after, [(1, after[0][1]), (2, after[0][1])], "The new log from its first number, as one incarnation.")
+    equal(
+        after, [(1, after[0][1]), (2, after[0][1])], "The new log from its first number, as one incarnation."
+    )
     holds(after[0][1] != before[0][1], "What is made again is another incarnation.")
 
 
