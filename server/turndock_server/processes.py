@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,8 +31,19 @@ _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_
 
 
 def base_environment() -> dict[str, str]:
-    """What every child inherits: where programs, files and words are, and nothing that may be a secret."""
-    return {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    """What every child inherits: where programs, files and words are, and nothing that may be a secret.
+
+    Programs are looked for beside this Python first: `python` is the one that has Turndock, also when the environment
+    it is installed in is not activated.
+    """
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    beside = str(Path(sys.executable).parent)
+    return inherited | {"PATH": os.pathsep.join((beside, inherited.get("PATH", os.defpath)))}
+
+
+def find_program(name: str) -> str | None:
+    """Where a child's program would be found; None = nowhere."""
+    return shutil.which(name, path=base_environment()["PATH"])
 
 
 class Child:

@@ -49,6 +49,7 @@ from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.stores.memory import MemorySessionStore
+from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
 
 StoreName = Literal["memory", "sqlite", "remote"]
@@ -66,6 +67,7 @@ class Harness:
         self.mode: Mode = mode
         self.backend = ScriptedBackend()
         self.agent = ScriptedAgent()
+        self.artifacts = MemoryArtifactStore()
         self.backends: dict[str, Backend] = {}
         self.behaviors: dict[str, Behavior] = {}
         self.served: Served
@@ -326,7 +328,7 @@ async def harnessed(store: StoreName, mode: Mode, folder: Path) -> AsyncGenerato
         harness = Harness(await exits.enter_async_context(opened_store(store, folder)), mode, exits)
         await harness.dock_backend("scripted", harness.backend)
         await harness.dock_behavior("scripted", harness.agent)
-        host = make_host(harness.store, harness.backends, harness.behaviors)
+        host = make_host(harness.store, harness.backends, harness.behaviors, artifacts=harness.artifacts)
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
         async with served(host) as harness.served:
             yield harness

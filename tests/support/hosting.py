@@ -11,7 +11,7 @@ import grpc.aio
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
-from turndock.ports import Backend, Behavior, Mailbox, SessionStore
+from turndock.ports import ArtifactStore, Backend, Behavior, Mailbox, SessionStore
 from turndock.types.v1 import AgentLimits
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
 from turndock_server.core.dispatcher import LocalDispatcher
@@ -45,6 +45,7 @@ def make_host(
     limits: AgentLimits | None = None,
     *,
     redactor: Redactor | None = None,
+    artifacts: ArtifactStore | None = None,
 ) -> Host:
     """A host over a store that has a mailbox."""
     assert isinstance(store, Mailbox)
@@ -57,6 +58,7 @@ def make_host(
         sole_host=True,
         defaults=with_defaults(limits or AgentLimits(), DEFAULT_LIMITS),
         read_log=read_log_of(store),
+        artifacts=artifacts,
         redact_text=(lambda text: redactor.count(text)[0]) if redactor else str,
         backend_wait_s=0.5,
     )

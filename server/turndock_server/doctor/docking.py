@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import shutil
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -21,6 +20,7 @@ from turndock_server.behaviors import registry as behavior_registry
 from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
 from turndock_server.doctor.findings import Finding, Level
+from turndock_server.processes import find_program
 
 PROBE_TIMEOUT_S: Final = 3.0
 
@@ -114,7 +114,7 @@ def programs(settings: Settings) -> Iterator[Finding]:
 
 
 def _found(key: str, program: str) -> Finding:
-    path = shutil.which(program)
+    path = find_program(program)
     if path is not None:
         return Finding(Level.OK, key, f"{path} will be started")
     if Path(program).is_file():
