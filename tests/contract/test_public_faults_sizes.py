@@ -61,6 +61,7 @@ async def test_PF_B29_a_text_of_5_MiB_is_watched_and_answered(local_host: Harnes
     answer = await local_host.ask("x", request_id="r1")
     assert answer.response.text.startswith("axxx")
     assert len(answer.response.text) <= 1 << 20
+    assert answer.response.text_cut
     log = await local_host.log(run_id="r1")
     assert [one.HasField("offloaded") for one in log] == [False, False, False, True, False, True, False]
     assert max(one.ByteSize() for one in log) <= MAX_EVENT_BYTES
