@@ -83,10 +83,17 @@ async def test_everything_the_demo_claims_holds(place: Path, backend: str) -> No
     await all_gone(place)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("line", ["1  A server", "4  A second", "5  The server", "6  What"])
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("1  A server", signal.SIGTERM),
+        ("4  A second", signal.SIGINT),
+        ("5  The server", signal.SIGTERM),
+        ("6  What", signal.SIGINT),
+    ],
+)
 async def test_an_interrupted_demo_leaves_nothing_behind(
-    place: Path, number: signal.Signals, line: str
+    place: Path, line: str, number: signal.Signals
 ) -> None:
     child = await start(place, "--backend", "echo")
     await reach(child, line)

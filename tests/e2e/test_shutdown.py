@@ -49,7 +49,9 @@ from turndock.agent.v1 import (
 )
 from turndock.backend.v1 import InterruptRequest as InterruptTurn
 from turndock.backend.v1 import InterruptResponse as TurnInterrupted
+from turndock.client import Client
 from turndock.errors import Code, TurndockError
+from turndock.events import RUN_TERMINAL
 from turndock.serving.contracts import SESSION_STORE
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import (
@@ -105,6 +107,17 @@ async def refused(call: Awaitable[object]) -> TurndockError:
         async with asyncio.timeout(WAIT_S):
             await call
     return caught.value
+
+
+async def follow(endpoint: str, agent: str, run_id: str) -> list[Event]:
+    """What the SDK's watch yields of an agent's log, from its beginning to a run's end, whatever happens meanwhile."""
+    seen: list[Event] = []
+    async with Client(endpoint) as client, client.agent(agent).watch() as watch:
+        async for event in watch:
+            seen.append(event)
+            if event.run_id == run_id and event.type in RUN_TERMINAL:
+                break
+    return seen
 
 
 def begun(run_id: str) -> Callable[[Watcher], object]:
@@ -169,6 +182,7 @@ async def test_PF_B37_a_stopping_server_takes_nothing_new_and_lets_turns_end(
             api.watch(Cursor(session_id=idle)),
             api.watch(Cursor(session_id=busy), Cursor(session_id=idle)),
         ]
+        following = asyncio.ensure_future(follow(server.endpoint, "busy", "second"))
         waiting = asyncio.ensure_future(
             api.agents.ask(AskRequest(agent_name="busy", request_id="second", prompt="?"))
         )
@@ -211,6 +225,8 @@ async def test_PF_B37_a_stopping_server_takes_nothing_new_and_lets_turns_end(
             assert [event.sequence for event in log] == [*range(1, len(log) + 1)]
             assert len(custom(log, AGENT_SHUTDOWN)) == 1
         assert {run: len(ends) for run, ends in terminals(logs[1]).items()} == {"first": 1, "second": 1}
+        followed = await following
+        assert followed == logs[1][: len(followed)]
         resumed = api.watch(watchers[0].cursors[busy])
         await resumed.until(lambda watcher: watchers[0].events + watcher.events == logs[1])
         assert [heard.run_id for heard in backend.record.prompts] == ["first", "second"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Literal, get_args
@@ -103,3 +104,13 @@ async def docked(backend: Backend, mode: Mode) -> AsyncGenerator[Backend]:
                 await remote.close()
     finally:
         await server.stop(0)
+        await _turns_have_left()
+
+
+async def _turns_have_left() -> None:
+    """Wait for turns that outlive their call while they clean up: a program's process ends before its test does."""
+    turns = [
+        task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "Turn.run"
+    ]
+    if turns:
+        await asyncio.wait(turns, timeout=10)

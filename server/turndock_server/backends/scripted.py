@@ -199,7 +199,10 @@ class ScriptedBackend(Backend):
     async def terminate_session(self, request: TerminateSessionRequest) -> TerminateSessionResponse:
         self.record.terminated += 1
         self.stage.changed()
-        self._called("terminate_session", ScriptedState.of(request.session).config)
+        config = None
+        with suppress(TurndockError):  # a session it does not know has nothing to release
+            config = ScriptedState.of(request.session).config
+        self._called("terminate_session", config)
         return TerminateSessionResponse()
 
     def _called(self, call: CallName, config: ScriptedConfig | None = None) -> None:

@@ -25,7 +25,9 @@ async def checkpoint_session_is_pure(fixture: Fixture) -> None:
     await talk.checkpointed(talk.session, "conformance-checkpoint-2")
     second = await talk.checkpointed(talk.session, NAME)
     equal(second, first, "CheckpointSession of the same session and id must return the same.")
-    equal(await talk.checkpointed(first, NAME), first, "The same checkpoint applied again must change nothing.")
+    equal(
+        await talk.checkpointed(first, NAME), first, "The same checkpoint applied again must change nothing."
+    )
 
 
 @case("CheckpointSession", "B-11", needs=[CHECKPOINT_SESSION])

@@ -172,7 +172,9 @@ async def tool_calls_are_paired(fixture: Fixture) -> None:
         if event.type == EventType.EVENT_TYPE_TOOL_CALL_STARTED:
             call_id = event.tool_call_started.tool_call_id
             holds(call_id, "A tool call must have a tool_call_id.")
-            holds(call_id not in begun, f"The tool call {call_id!r} begins twice; each needs an id of its own.")
+            holds(
+                call_id not in begun, f"The tool call {call_id!r} begins twice; each needs an id of its own."
+            )
             begun[call_id] = event.tool_call_started.name
             holds(begun[call_id], f"The tool call {call_id!r} must name its tool.")
         elif event.type in {

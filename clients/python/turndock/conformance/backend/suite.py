@@ -94,7 +94,7 @@ def skips(**reasons: str) -> dict[str, str]:
     if strangers := sorted(reasons.keys() - optional):
         raise ValueError(f"no optional prompts: {strangers}")
     return {
-        name: reasons[sorted(needed & reasons.keys())[0]]
+        name: reasons[min(needed & reasons.keys())]
         for name, needed in _PROMPTS_OF_CASES.items()
         if needed & reasons.keys()
     }
@@ -111,7 +111,9 @@ class Fixture:
     config_json: str = "{}"
     """Configuration of sessions whose prompt does not bring its own."""
     deadline_s: float = 10.0
-    """Seconds within which calls are answered, short turns end, and stopped ones stop."""
+    """Seconds within which calls are answered and turns come to their end."""
+    stop_s: float = 3.0
+    """Seconds within which an interrupt is confirmed, and a stopped turn has ended: so long a host waits."""
     scope: Scope = field(default_factory=lambda: Scope(tenant=f"conformance-{uuid.uuid4().hex}"))
 
     def prompt(self, name: str) -> Prompt:
@@ -136,7 +138,7 @@ class Fixture:
     async def interrupt(self, turn_token: str) -> None:
         """Interrupt a turn; returns when the backend has confirmed it."""
         request = InterruptRequest(scope=self.scope, turn_token=turn_token, reason="interrupted")
-        await self.answered("Interrupt", self.backend.interrupt(request))
+        await in_time(self.backend.interrupt(request), self.stop_s, "Interrupt must be confirmed.")
 
     async def answered(self, name: str, call: Awaitable[T]) -> T:
         """A unary call's answer, within the deadline."""
@@ -220,8 +222,13 @@ class Conversation:
     def open(self, prompt: Prompt | None = None, *, refusal: str = "") -> Turn:
         """A turn, of the first prompt if none is named; checkpoints it asks for are refused with the reason."""
         fixture = self._fixture
-        request = self.request(prompt or self.first)
-        return Turn(fixture.backend, request, deadline_s=fixture.deadline_s, refusal=refusal)
+        return Turn(
+            fixture.backend,
+            self.request(prompt or self.first),
+            deadline_s=fixture.deadline_s,
+            stop_s=fixture.stop_s,
+            refusal=refusal,
+        )
 
     async def ask(self, prompt: Prompt | None = None) -> Turn:
         """A whole turn; afterwards the session is the one a host would go on with."""
@@ -238,6 +245,8 @@ class Conversation:
 
     async def folded(self, turn: Turn) -> BackendSession:
         """The session after a turn that ended by itself, as a host makes it."""
+        if turn.rejection is not None:
+            return self.session
         abilities = self._fixture.abilities
         session = turn.accepted[-1] if turn.accepted else self.session
         if turn.checkpoints and CHECKPOINT_SESSION in abilities:

@@ -42,7 +42,13 @@ class Turn:
     """A turn under way, and the `TurnContext` it speaks to. Use it as a context manager: leaving it ends the turn."""
 
     def __init__(
-        self, backend: Backend, request: PromptRequest, *, deadline_s: float, refusal: str = ""
+        self,
+        backend: Backend,
+        request: PromptRequest,
+        *,
+        deadline_s: float,
+        stop_s: float,
+        refusal: str = "",
     ) -> None:
         self.request = request
         """What the backend was given."""
@@ -56,6 +62,7 @@ class Turn:
         self.rejection: Failure | None = None
         self._backend = backend
         self._deadline_s = deadline_s
+        self._stop_s = stop_s
         self._refusal = refusal
         self._crash: Exception | None = None
         self._spoken = asyncio.Event()
@@ -88,7 +95,7 @@ class Turn:
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
-        await asyncio.wait([self._task], timeout=min(1.0, self._deadline_s))
+        await asyncio.wait([self._task], timeout=min(1.0, self._stop_s))
 
     @property
     def is_over(self) -> bool:
@@ -107,31 +114,31 @@ class Turn:
     async def end(self) -> Turn:
         """Let it run to its end. Fails if it does not end, or raises what no turn may raise."""
         self.go()
-        await self._wait("A turn must come to its end by itself.")
+        await self._wait("A turn must come to its end by itself.", self._deadline_s)
         self._check_crash()
         return self
 
     async def cancel(self) -> None:
         """Cancel the task that pulls it, and wait for its end."""
         self._task.cancel()
-        await self._wait("A turn whose task is cancelled must stop its work and end.")
+        await self._wait("A turn whose task is cancelled must stop its work and end.", self._stop_s)
         self._check_crash()
 
     async def leave(self) -> None:
         """Close its generator after an output, and wait for its end."""
         self._leaving = True
         self.go()
-        await self._wait("A turn whose generator is closed must stop its work and end.")
+        await self._wait("A turn whose generator is closed must stop its work and end.", self._stop_s)
         self._check_crash()
 
     async def drop(self) -> None:
         """Cancel it when it was interrupted: how it ends is nobody's concern, but it ends."""
         self._task.cancel()
-        await self._wait("A turn that was interrupted and cancelled must end.")
+        await self._wait("A turn that was interrupted and cancelled must end.", self._stop_s)
 
-    async def _wait(self, sentence: str) -> None:
-        await asyncio.wait([self._task], timeout=self._deadline_s)
-        holds(self._task.done(), f"{sentence} It did not within {self._deadline_s:g} seconds.")
+    async def _wait(self, sentence: str, limit_s: float) -> None:
+        await asyncio.wait([self._task], timeout=limit_s)
+        holds(self._task.done(), f"{sentence} It did not within {limit_s:g} seconds.")
 
     def _check_crash(self) -> None:
         if self._crash is not None:
@@ -176,7 +183,9 @@ class Turn:
             holds(not self.outputs, f"{what} that raises Rejected must have said nothing before.")
             return
         count = len(self.terminals)
-        holds(count > 0, f"{what} must end with a terminal (Result, Failure or Paused); it ended without one.")
+        holds(
+            count > 0, f"{what} must end with a terminal (Result, Failure or Paused); it ended without one."
+        )
         holds(count == 1, f"{what} must end with exactly one terminal; it said {count}.")
         after = type(self.outputs[-1]).__name__
         holds(

@@ -103,7 +103,9 @@ async def a_unary_call_changes_no_message_it_is_given(fixture: Fixture) -> None:
         given_checkpoint = copied(checkpoint)
         await fixture.answered("CheckpointSession", backend.checkpoint_session(checkpoint))
         equal(
-            checkpoint, given_checkpoint, "A backend must not change the CheckpointSessionRequest it is given."
+            checkpoint,
+            given_checkpoint,
+            "A backend must not change the CheckpointSessionRequest it is given.",
         )
     if UPDATE_SESSION in fixture.abilities:
         update = UpdateSessionRequest(scope=fixture.scope, session=session, result=turn.result())
