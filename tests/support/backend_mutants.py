@@ -250,6 +250,10 @@ class IgnoresCancellation(Parrot):
     async def say(
         self, request: PromptRequest, turn: TurnContext, stop: asyncio.Event
     ) -> AsyncGenerator[TurnOutput]:
+        if request.prompt != "wait":
+            async for output in super().say(request, turn, stop):
+                yield output
+            return
         yield "waiting"
         try:
             await stop.wait()

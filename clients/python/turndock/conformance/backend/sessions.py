@@ -74,8 +74,8 @@ async def a_session_is_accepted_once_and_first(fixture: Fixture) -> None:
     """A turn says which session holds after it at most once, and before anything else."""
     async with (await fixture.start()).open() as turn:
         await turn.end()
-    holds(len(turn.accepted) <= 1, f"`accept` may be called once a turn; it was {len(turn.accepted)} times.")
     holds(not turn.accepted_late, "`accept` must be called before the turn says anything.")
+    holds(len(turn.accepted) <= 1, f"`accept` may be called once a turn; it was {len(turn.accepted)} times.")
     for session in turn.accepted:
         check_session(session, "The accepted session")
 

@@ -20,7 +20,7 @@ async def a_cancelled_turn_stops(fixture: Fixture) -> None:
     talk = await fixture.start(fixture.prompt(LONG_RUNNING))
     async with talk.open() as turn:
         await _running(turn)
-        turn.go()
+        await turn.go_on()
         await turn.cancel()
     await talk.ask_on()
 
@@ -53,6 +53,7 @@ async def stopping_one_turn_leaves_the_others(fixture: Fixture) -> None:
     async with talk.open() as turn, stopped.open() as long_turn:
         await _running(long_turn)
         await turn.spoken()
+        await long_turn.go_on()
         await long_turn.cancel()
         await turn.end()
     turn.result("A turn beside one that was cancelled")
@@ -64,7 +65,7 @@ async def an_interrupt_is_confirmed(fixture: Fixture) -> None:
     talk = await fixture.start(fixture.prompt(LONG_RUNNING))
     async with talk.open() as turn:
         await _running(turn)
-        turn.go()
+        await turn.go_on()
         await fixture.interrupt(turn.request.turn_token)
         await turn.drop()
     holds(len(turn.terminals) <= 1, f"An interrupted turn said {len(turn.terminals)} terminals.")
@@ -106,10 +107,10 @@ async def _check_no_task_is_left(fixture: Fixture, *, interrupts: bool) -> None:
         async with asyncio.timeout(fixture.deadline_s):
             while len(left) >= TIMES:  # a few may be the transport's, whose tasks come and go as it likes
                 _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-    names = sorted(str(task.get_coro()) for task in left)
+    names = sorted({getattr(task.get_coro(), "__qualname__", "") for task in left})
     holds(
         len(left) < TIMES,
-        f"{TIMES} stopped turns left {len(left)} tasks behind, among them {names[:1]}.",
+        f"{TIMES} stopped turns left {len(left)} tasks behind, of {names}.",
     )
 
 
@@ -117,7 +118,7 @@ async def _stop_one(fixture: Fixture, *, interrupts: bool) -> None:
     talk = await fixture.start(fixture.prompt(LONG_RUNNING))
     async with talk.open() as turn:
         await _running(turn)
-        turn.go()
+        await turn.go_on()
         if interrupts:
             await fixture.interrupt(turn.request.turn_token)
         await turn.drop()

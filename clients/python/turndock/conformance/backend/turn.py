@@ -21,6 +21,9 @@ from turndock.types.v1 import (
 
 TERMINALS: Final = (Result, Failure, Paused)
 
+_GOING: Final = "A turn that cannot go on ends with a Failure, or raises Rejected before anything else"
+_STOPPED: Final = "A turn that is stopped ends, and has no last word"
+
 T = TypeVar("T")
 
 
@@ -67,6 +70,7 @@ class Turn:
         self._crash: Exception | None = None
         self._spoken = asyncio.Event()
         self._going = asyncio.Event()
+        self._pulled_on = asyncio.Event()
         self._leaving = False
         self._task = asyncio.create_task(self._pull(), name=f"conformance turn {request.turn_token}")
 
@@ -111,6 +115,13 @@ class Turn:
         """Let it say the rest."""
         self._going.set()
 
+    async def go_on(self) -> None:
+        """Let it say the rest, and return when its generator is at work on that."""
+        self.go()
+        await in_time(
+            self._pulled_on.wait(), self._deadline_s, "A turn must go on when it is asked for more."
+        )
+
     async def end(self) -> Turn:
         """Let it run to its end. Fails if it does not end, or raises what no turn may raise."""
         self.go()
@@ -122,14 +133,14 @@ class Turn:
         """Cancel the task that pulls it, and wait for its end."""
         self._task.cancel()
         await self._wait("A turn whose task is cancelled must stop its work and end.", self._stop_s)
-        self._check_crash()
+        self._check_crash(_STOPPED)
 
     async def leave(self) -> None:
         """Close its generator after an output, and wait for its end."""
         self._leaving = True
         self.go()
         await self._wait("A turn whose generator is closed must stop its work and end.", self._stop_s)
-        self._check_crash()
+        self._check_crash(_STOPPED)
 
     async def drop(self) -> None:
         """Cancel it when it was interrupted: how it ends is nobody's concern, but it ends."""
@@ -140,13 +151,9 @@ class Turn:
         await asyncio.wait([self._task], timeout=limit_s)
         holds(self._task.done(), f"{sentence} It did not within {limit_s:g} seconds.")
 
-    def _check_crash(self) -> None:
+    def _check_crash(self, sentence: str = _GOING) -> None:
         if self._crash is not None:
-            kind = type(self._crash).__name__
-            raise ContractBroken(
-                "A turn that cannot go on ends with a Failure, or raises Rejected before anything else; "
-                f"this one raised {kind}: {self._crash}"
-            )
+            raise ContractBroken(f"{sentence}; this one raised {type(self._crash).__name__}: {self._crash}")
 
     # --- What it said ----------------------------------------------------------------------------------------------
 
@@ -214,6 +221,7 @@ class Turn:
                     await self._going.wait()
                     if self._leaving:
                         break
+                    self._pulled_on.set()  # and, without a pause, on into the generator
             finally:
                 close = getattr(stream, "aclose", None)
                 if close is not None:
