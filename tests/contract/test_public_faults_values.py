@@ -19,6 +19,7 @@ from turndock.behavior.v1 import (
     InitAgentResponse,
 )
 from turndock.ports import Behavior
+from turndock.store.v1 import GetSessionRequest
 from turndock.types.v1 import AgentPhase, Cursor, Custom, Event, EventType, MessageStreamed
 
 EXACT = '{"big":9223372036854775807,"count":7,"flag":true,"id":9007199254740993,"one":1,"price":0.1}'
@@ -161,6 +162,16 @@ async def test_PF_B27_depth_is_kept_up_to_the_limit_and_beyond_it_replaced_by_a_
         "message_received",
         "run_completed",
     ]
+
+
+async def test_PF_B27_the_metadata_of_a_session_may_be_as_deep(stored: Harness) -> None:
+    deep = jsontext.canonical({"deep": nested(40)})
+    session_id = (await stored.start(metadata_json=deep)).agent.session_id
+    found = await stored.store.get_session(GetSessionRequest(session_id=session_id))
+    assert found.session.metadata_json == deep
+    with refused("VALIDATION_ERROR") as caught:
+        await stored.start(name="a2", metadata_json=jsontext.canonical({"deep": nested(200)}))
+    assert caught.value.violations[0].field == "metadata_json"
 
 
 async def test_PF_B27_depth_of_callers_is_refused_by_its_field(local_host: Harness) -> None:

@@ -96,12 +96,14 @@ class Harness:
         limits: AgentLimits | None = None,
         request_id: str = "",
         session_id: str = "",
+        metadata_json: str = "",
         **config: Any,
     ) -> StartAgentResponse:
         """Start an agent whose prompts play these scripts, one each."""
         request = StartAgentRequest(
             request_id=request_id,
             session_id=session_id,
+            metadata_json=metadata_json,
             definition=AgentDefinition(
                 agent_name=name,
                 backend=backend,

@@ -77,6 +77,14 @@ class World:
         async with self.prompts.submitted(None, call, RunOrigin.RUN_ORIGIN_TELL):
             pass
 
+    async def telling(self, run_id: str) -> asyncio.Task[None]:
+        """A Tell whose run is stored, and which may have to wait for somebody before it hears more."""
+        made = self.store.hold("enqueue_run")
+        task = asyncio.create_task(self.tell(run_id))
+        await made.wait()
+        self.store.held.pop("enqueue_run").set()
+        return task
+
     async def quiet(self) -> None:
         dispatcher: Any = self.host.roster.dispatcher
         while tasks := [*self.host.roster._loops.values(), *dispatcher._deliveries]:
@@ -130,9 +138,10 @@ async def test_a_run_that_its_agent_has_not_read_is_not_forgotten(world: World) 
     waking = asyncio.create_task(world.host.claimed(await world.host.locate(None, "a1")))
     await claimed.wait()
     # The claim has been granted without this run, and the agent is not there yet.
-    await world.tell("r1")
-    world.store.held["claim_agent"].set()
+    telling = await world.telling("r1")
+    world.store.held.pop("claim_agent").set()
     await waking
+    await telling
     await world.quiet()
     assert await world.status_of("r1") == RunStatus.RUN_STATUS_COMPLETED
 
@@ -143,9 +152,10 @@ async def test_an_agent_that_leaves_while_a_run_arrives_comes_back(world: World)
     saving = world.store.hold("save_session")
     leaving = asyncio.create_task(world.leave())
     await saving.wait()
-    await world.tell("r1")
+    telling = await world.telling("r1")
     world.store.held.pop("save_session").set()
     await leaving
+    await telling
     await world.quiet()
     assert await world.status_of("r1") == RunStatus.RUN_STATUS_COMPLETED
     assert world.backend.record.prompts[0].run_id == "r1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from turndock.errors import invalid
 
@@ -44,9 +44,9 @@ def parse_object(text: str, field: str, *, max_depth: int = MAX_DEPTH) -> dict[s
     if not text:
         return {}
     value = parse(text, field, max_depth=max_depth)
-    if not isinstance(value, dict):
+    if not _is_object(value):
         raise invalid(field, "must be a JSON object")
-    return cast("dict[str, Any]", value)
+    return value
 
 
 def check(text: str, field: str, *, max_depth: int = MAX_DEPTH) -> None:
@@ -136,20 +136,27 @@ def _check(value: Any, max_depth: int) -> None:
         for item in level:
             if isinstance(item, str):
                 _check_string(item)
-            elif isinstance(item, dict):
+            elif _is_object(item):
                 nested = True
-                for key, member in cast("dict[str, Any]", item).items():
+                for key, member in item.items():
                     _check_string(key)
                     deeper.append(member)
-            elif isinstance(item, list):
+            elif _is_array(item):
                 nested = True
-                members: list[Any] = item
-                deeper.extend(members)
+                deeper.extend(item)
         if nested:
             depth += 1
             if depth > max_depth:
                 raise _Refused(f"it is nested deeper than {max_depth} levels")
         level = deeper
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_array(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _check_string(text: str) -> None:

@@ -660,7 +660,7 @@ class InterruptRequest(_message.Message):
     turn_token: _builtins.str
     """The turn."""
     reason: _builtins.str
-    """Why: `interrupted`, `timeout`, `stopped` or `shutdown`."""
+    """Why, as the run's failure will say: `interrupted`, `timeout`, `agent_terminated`, `host_stopping` or `storage_error`."""
     @_builtins.property
     def scope(self) -> _types_pb2.Scope:
         """The agent's partition."""
