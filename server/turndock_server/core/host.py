@@ -158,7 +158,9 @@ class Host:
             key = AgentKey(tenant, session_id)
         else:
             live_key = self.roster.key_of(tenant, agent_name)
-            if live_key is None:
+            ending = self.roster.get(live_key) if live_key is not None else None
+            if live_key is None or (ending is not None and ending.session.agent.stopped):
+                # One that is ending is still here, but its name is free from the moment its row says so.
                 return await self._locate_row(tenant, agent_name)
             key = live_key
         live = self.roster.get(key)
