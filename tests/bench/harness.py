@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+
 from turndock import events, wire
 from turndock.agent.v1 import StartAgentRequest
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
@@ -81,6 +83,7 @@ class Bench:
     """A served host with the load backend docked as a plug-in process."""
 
     stub: AgentHostStub
+    channel: grpc.aio.Channel
     address: str
     data: Path
 
@@ -107,7 +110,7 @@ async def server(**options: str) -> AsyncGenerator[Bench]:
         async with process(str(HERE / "server.py"), settings) as address:
             channel = wire.connect(address)
             try:
-                yield Bench(AgentHostStub(channel), address, Path(folder))
+                yield Bench(AgentHostStub(channel), channel, address, Path(folder))
             finally:
                 await channel.close()
 

@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import grpc.aio
+
 from bench.harness import Bench, Row, server
 from turndock import events, wire
 from turndock.agent.v1 import TellRequest, WatchRequest
@@ -151,7 +153,7 @@ async def fan_out() -> list[Row]:
     async with server() as bench:
         for watchers in (1, 10, 100):
             figures[f"grpc_deliveries_per_s_{watchers}"] = await _fan_out_over_grpc(bench, watchers)
-    met = figures["shared_log_deliveries_per_s_100"] >= 1_000_000
+    met = figures["grpc_deliveries_per_s_100"] >= 1_000_000
     return [Row("fan-out", figures, ">= 1,000,000 deliveries/s to 100 watchers at full batches", met)]
 
 
@@ -175,16 +177,24 @@ async def _fan_out_in_process(watchers: int) -> float:
         return delivered / (time.perf_counter() - began)
 
 
+def _after_sequence(frame: bytes) -> int:
+    """The cursor of an encoded frame: its first field. The rest is not decoded, since one process plays all clients."""
+    return Cursor.FromString(frame[2 : 2 + frame[1]]).after_sequence
+
+
 async def _fan_out_over_grpc(bench: Bench, watchers: int) -> float:
     stub = bench.stub
-    count = 20_000 if watchers < 100 else 4_000
+    watch: grpc.aio.UnaryStreamMultiCallable[WatchRequest, bytes] = bench.channel.unary_stream(
+        "/turndock.agent.v1.AgentHost/Watch", request_serializer=WatchRequest.SerializeToString
+    )
+    count = 20_000
     [(name, session_id)] = await bench.start_agents(1, events=count, size=200)
 
     async def drain() -> None:
-        call = stub.Watch(WatchRequest(cursors=[Cursor(session_id=session_id)]))
+        call = watch(WatchRequest(cursors=[Cursor(session_id=session_id)]))
         try:
             async for frame in call:
-                if frame.cursor.after_sequence >= count + 4:
+                if _after_sequence(frame) >= count + 4:
                     return
         finally:
             call.cancel()
