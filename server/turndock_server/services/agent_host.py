@@ -208,7 +208,12 @@ class AgentHostService:
 
     async def _prompt(self, request: PromptRequest, context: Context) -> None:
         """Accept a prompt and stream its run."""
-        _check_name(request)
+        located = await self._locate(request)
+        # Watched before it begins, the run is seen live from its first event on, without asking the store for it.
+        with self._host.journal.feed.watching(located.key):
+            await self._prompt_and_stream(request, context)
+
+    async def _prompt_and_stream(self, request: PromptRequest, context: Context) -> None:
         async with self._prompts.submitted(
             caller().tenant, request, RunOrigin.RUN_ORIGIN_PROMPT
         ) as submitted:
