@@ -66,6 +66,10 @@ def frame_of(sequence: int, event_type: int, run_id: str, body: bytes) -> Frame:
 
 def varint(number: int) -> bytes:
     """A number as protobuf encodes it."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -15,6 +15,7 @@ from sqlalchemy import BindParameter, Connection, Dialect, bindparam, insert, se
 from turndock.errors import TurndockError
 from turndock.store.v1 import ExpectedSequence
 from turndock.types.v1 import Event, EventType, Fence
+from turndock_server.core.feed import varint
 from turndock_server.stores import rules
 from turndock_server.stores.sql import encoding, rows
 from turndock_server.stores.sql.encoding import Draft
@@ -156,7 +157,7 @@ class Book:
             return encoding.known_result(before, differs=encoding.differs(event, before))
         row = log.row
         row.last_sequence = sequence = row.last_sequence + 1
-        known[key] = body = b"".join((written, encoding.SEQUENCE, encoding.varint(sequence), log.suffix))
+        known[key] = body = b"".join((written, encoding.SEQUENCE, varint(sequence), log.suffix))
         size = len(body)
         if size > row.largest_event:  # noqa: PLR1730 - `max` is a call, and this is done for every event
             row.largest_event = size

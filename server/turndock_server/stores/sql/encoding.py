@@ -10,6 +10,7 @@ from typing import Final
 
 from turndock.store.v1 import AppendEventsResponse
 from turndock.types.v1 import Event
+from turndock_server.core.feed import varint
 from turndock_server.core.journal import Appended
 from turndock_server.stores import checks, rules
 
@@ -26,20 +27,6 @@ _LARGE: Final = 1 << 19
 """Events below this size are never too large."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-9a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf encodes it."""
-    if number < 0x80:
-        return bytes((number,))
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def event_key(event_id: str) -> bytes:
