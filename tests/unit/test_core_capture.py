@@ -10,7 +10,7 @@ from turndock_server.core.capture import Capture, CaptureOverflow
 
 
 def take(capture: Capture, event: Event) -> bool:
-    return capture.take(event, event.ByteSize())
+    return capture.take(events.kind(event), event.ByteSize())
 
 
 def test_what_is_kept_is_a_beginning_and_never_a_sieve() -> None:

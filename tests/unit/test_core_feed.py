@@ -6,7 +6,8 @@ from hypothesis import given
 from turndock.agent.v1 import AgentStatus, Batch
 from turndock.types.v1 import Event, MessageStreamed, Scope
 from turndock_server.core import feed
-from turndock_server.core.feed import AgentKey, Feed, Tail, blocks_of, encode_frame, take_batch, varint
+from turndock_server.core.feed import AgentKey, Feed, Tail, blocks_of, encode_frame, take_batch
+from turndock_server.core.wireformat import varint
 
 KEY = AgentKey("red", "ses_1")
 

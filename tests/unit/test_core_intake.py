@@ -20,7 +20,6 @@ def marks(event: Event) -> dict[str, Any]:
 
 def test_a_bare_text_becomes_a_complete_event() -> None:
     event = intake(correlation_id="corr_1").text("hi")
-    assert event is not None
     assert (event.session_id, event.run_id, event.provider, event.correlation_id) == (
         "ses_1",
         "r1",
@@ -36,12 +35,10 @@ def test_a_bare_text_becomes_a_complete_event() -> None:
 
 def test_half_a_pair_is_kept_back_until_the_other_half_comes() -> None:
     joining = intake()
-    assert joining.text("\ud83d") is None
-    whole = joining.text("\ude00!")
-    assert whole is not None
-    assert whole.message_streamed.text == "\N{GRINNING FACE}!"
+    assert joining.joined("\ud83d") is None
+    assert joining.joined("\ude00!") == "\N{GRINNING FACE}!"
     assert joining.end() is None
-    assert joining.text("\ud83d") is None
+    assert joining.joined("\ud83d") is None
     left = joining.end()
     assert left is not None
     assert left.message_streamed.text == jsontext.REPLACEMENT
@@ -49,7 +46,9 @@ def test_half_a_pair_is_kept_back_until_the_other_half_comes() -> None:
 
 
 def test_an_empty_text_is_an_event_too() -> None:
-    assert (event := intake().text("")) is not None
+    assert intake().joined("") == ""
+    event = intake().text("")
+    assert event.HasField("message_streamed")
     assert event.message_streamed.text == ""
 
 

@@ -17,8 +17,8 @@ from turndock_server.core.feed import (
     Tail,
     blocks_of,
     frame_of,
-    varint,
 )
+from turndock_server.core.wireformat import varint
 
 KEY = AgentKey(None, "session")
 

@@ -318,7 +318,7 @@ class Agent:
             Intake(self.session.id, run.id, definition.backend, run.correlation_id),
             Capture.within(limits),
             TurnHooks(
-                store=self.writer.append,
+                store=lambda batch: self.writer.append_written(run.id, batch),
                 keep_session=self.writer.keep_backend_session,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
             ),
@@ -386,8 +386,8 @@ class Agent:
         self.current_run_id = ""
         if response is not None and turn is not None:
             first, terminal = stored.results[0].event, stored.results[-1].event
-            turn.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
-            transcript.with_events(response, turn.kept_with(terminal), terminal)
+            turn.record.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
+            transcript.with_events(response, turn.record.kept_with(terminal), terminal)
             if self._env.redact_text is not str:
                 # What the turn kept is as the backend said it; the log has it without secrets.
                 response = await history.response_of(self._env.journal, self.key, ended)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turndock import events, jsontext
-from turndock.types.v1 import AgentLimits, CaptureMode, Coverage, Event, Failure
+from turndock import jsontext
+from turndock.types.v1 import AgentLimits, CaptureMode, Coverage, Failure
 
 DEFAULT_MAX_EVENTS = 1_000
 DEFAULT_MAX_BYTES = 1 << 20
@@ -42,8 +42,11 @@ class Capture:
             limits.capture_mode == CaptureMode.CAPTURE_MODE_LOSSLESS,
         )
 
-    def take(self, event: Event, size: int) -> bool:
-        """Count an event of `size` bytes; True if it is kept. Raises `CaptureOverflow` when it must be and cannot."""
+    def take(self, kind: str, size: int) -> bool:
+        """Count an event of `size` bytes; True if it is kept. Raises `CaptureOverflow` when it must be and cannot.
+
+        `kind` is what `turndock.events.kind` calls it.
+        """
         self.observed += 1
         # Once something is left out everything after it is: what is kept is a beginning, never a sieve.
         if self.first_omission:
@@ -54,8 +57,8 @@ class Capture:
             self.retained_bytes += size
             return True
         if self.lossless:
-            raise CaptureOverflow(self._overflow(limit, events.kind(event), size))
-        self.first_omission = f"{limit}/{events.kind(event)}"
+            raise CaptureOverflow(self._overflow(limit, kind, size))
+        self.first_omission = f"{limit}/{kind}"
         return False
 
     def coverage(self) -> Coverage:

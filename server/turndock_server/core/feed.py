@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from turndock.agent.v1 import AgentStatus, Batch
 from turndock.types.v1 import Event, Scope
+from turndock_server.core.wireformat import element
 
 MAX_TAIL_BLOCKS = 1_024
 MAX_TAIL_BYTES = 4 << 20
@@ -61,21 +62,7 @@ def encode_frame(event: Event) -> Frame:
 
 def frame_of(sequence: int, event_type: int, run_id: str, body: bytes) -> Frame:
     """The frame of a stored event whose encoded message is at hand."""
-    return Frame(sequence, event_type, run_id, b"\x0a" + varint(len(body)) + body)
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf encodes it."""
-    if number < 0x80:
-        return bytes((number,))
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return Frame(sequence, event_type, run_id, element(body))
 
 
 class Block:

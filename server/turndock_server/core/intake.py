@@ -52,6 +52,7 @@ from turndock.types.v1 import (
     Failure,
     MessageStreamed,
 )
+from turndock_server.core.written import Pen
 
 REPAIRED = "turndock.repaired"
 WARNINGS = "turndock.warnings"
@@ -113,7 +114,7 @@ _PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
 class Intake:
     """Makes the events of one turn storable, in their order."""
 
-    __slots__ = ("_common", "_joiner")
+    __slots__ = ("_common", "_joiner", "_pen")
 
     def __init__(self, session_id: str, run_id: str, provider: str, correlation_id: str) -> None:
         self._common = Event(
@@ -124,24 +125,30 @@ class Intake:
             schema_version=1,
         )
         self._joiner = jsontext.TextJoiner()
+        self._pen: Pen | None = None
 
-    def text(self, piece: str) -> Event | None:
-        """The event for a bare piece of text; None if all of it is kept back for its other half."""
+    def pen(self) -> Pen:
+        """Writes what needs no second look, for events that come together."""
+        if self._pen is None:
+            self._pen = Pen(self._common)
+        else:
+            self._pen.turn_page()
+        return self._pen
+
+    def joined(self, piece: str) -> str | None:
+        """A bare piece of text without half characters; None if all of it is kept back for its other half."""
         repaired = self._joiner.feed(piece)
-        return self._text(repaired) if repaired or not piece else None
+        return repaired if repaired or not piece else None
 
     def end(self) -> Event | None:
         """The event for a piece that was kept back and whose other half never came."""
         left = self._joiner.end()
-        return self._text(left) if left else None
+        return self.text(left) if left else None
 
     def event(self, given: Event) -> Event:
         """A complete, storable copy of an event; the given one is left alone."""
         event = Event()
         event.CopyFrom(given)
-        if _is_plain_text(event):
-            self._complete(event)
-            return event
         marks: dict[str, Any] = {}
         _settle_type(event)
         if event.id:
@@ -162,7 +169,8 @@ class Intake:
         self._complete(event)
         return event
 
-    def _text(self, text: str) -> Event:
+    def text(self, text: str) -> Event:
+        """The event for a repaired piece of text."""
         event = Event(type=EVENT_TYPE_MESSAGE_STREAMED, message_streamed=MessageStreamed(text=text))
         self._complete(event)
         if jsontext.REPLACEMENT in text:
@@ -182,16 +190,6 @@ class Intake:
         event.id = events.new_id()
         if event.time_us <= 0:
             event.time_us = events.now_us()
-
-
-def _is_plain_text(event: Event) -> bool:
-    """Whether it is what nearly all events are, a piece of text, with nothing that needs a second look."""
-    return (
-        event.type == EVENT_TYPE_MESSAGE_STREAMED
-        and event.HasField("message_streamed")
-        and "\0" not in event.message_streamed.text
-        and not (event.id or event.metadata_json or event.data_json)
-    )
 
 
 def unknown_type(name: str, data_json: str = "") -> Event:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -29,11 +29,32 @@ from turndock.store.v1 import (
     FlushRequest,
     FlushResponse,
 )
-from turndock.types.v1 import Event, Scope
+from turndock.types.v1 import Event, Fence, Scope
 from turndock_server.core.feed import AgentKey, Block, Feed
+from turndock_server.core.written import Written, read, write
 
 Redact = Callable[[Event], tuple[Event, int]]
 """Takes secrets out of an event: the event without them, the given one if it has none, and how many it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """Events of one run that nobody has stored before, on their way into its session's log."""
+
+    key: AgentKey
+    run_id: str
+    epoch: int
+    """The writer's claim."""
+    events: Sequence[Written]
+
+    def request(self) -> AppendEventsRequest:
+        """The same for a store that takes messages."""
+        return AppendEventsRequest(
+            scope=self.key.scope,
+            events=read(self.events),
+            fence=Fence(epoch=self.epoch),
+            strict_duplicates=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +73,7 @@ class Appended:
 class BlockAppender(Protocol):
     """Ability of a store in this process: appends without making a message of each stored event again."""
 
-    async def append_block(self, request: AppendEventsRequest) -> Appended | AppendEventsResponse:
+    async def append_block(self, new: NewEvents) -> Appended | AppendEventsResponse:
         """As `append_events`. The long answer when some of the events were known."""
         ...
 
@@ -99,17 +120,19 @@ class Journal:
         self._publish(_scope(request), response.results)
         return response
 
-    async def append_block(self, request: AppendEventsRequest) -> Appended:
-        """Store events of one session that nobody has stored before, and show them."""
+    async def append_block(self, new: NewEvents) -> Appended:
+        """Store a run's new events, and show them."""
+        if self._redact is not None:
+            redacted = [write(self._redact(event)[0]) for event in read(new.events)]
+            new = replace(new, events=redacted)
         if self._blocks is not None:
-            answer = await self._blocks.append_block(self._redacted(request))
+            answer = await self._blocks.append_block(new)
             if isinstance(answer, Appended):
-                key = AgentKey.of(_scope(request), request.events[0].session_id)
-                self.feed.publish_block(key, Block(answer.first, answer.last, answer.chunks))
+                self.feed.publish_block(new.key, Block(answer.first, answer.last, answer.chunks))
                 return answer
-            self._publish(_scope(request), answer.results)
         else:
-            answer = await self.append_events(request)
+            answer = await self._store.append_events(new.request())
+        self._publish(new.key.scope, answer.results)
         stored = answer.results[0].event
         return Appended(
             stored.sequence, answer.results[-1].event.sequence, stored.incarnation, stored.stored_at_us, b""

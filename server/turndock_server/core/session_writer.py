@@ -18,8 +18,9 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
 from turndock_server.core.feed import AgentKey
-from turndock_server.core.journal import Appended, Journal
+from turndock_server.core.journal import Appended, Journal, NewEvents
 from turndock_server.core.offload import INLINE_BYTES, Offloader
+from turndock_server.core.written import Written, read, write
 
 
 class SessionWriter:
@@ -59,10 +60,18 @@ class SessionWriter:
         self.session.agent.backend_session.CopyFrom(backend_session)
         await self.save()
 
-    async def append(self, batch: Sequence[Event]) -> Appended:
-        """Store new events."""
+    async def append(self, batch: Sequence[Event]) -> None:
+        """Store new events of the host's own."""
         request = await self._append_request(batch, strict=True)
-        appended = await self._journal.append_block(request)
+        results = (await self._journal.append_events(request)).results
+        self.advance(results[-1].event.sequence)
+
+    async def append_written(self, run_id: str, batch: Sequence[Written]) -> Appended:
+        """Store new events of a run."""
+        if sum([len(body) for *_, body in batch]) > INLINE_BYTES:
+            fitting = await self._offloader.fit(self._key.scope, read(batch))
+            batch = [write(event) for event in fitting]
+        appended = await self._journal.append_block(NewEvents(self._key, run_id, self.epoch, batch))
         self.advance(appended.last)
         return appended
 

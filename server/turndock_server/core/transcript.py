@@ -162,8 +162,8 @@ def response(outcome: Outcome, terminal: Event, turn: Turn | None) -> Response |
         data_json=result.data_json,
     )
     if turn is not None:
-        turn.keep_terminal(terminal)
-        answer.coverage.CopyFrom(turn.capture.coverage())
+        turn.record.keep_terminal(terminal)
+        answer.coverage.CopyFrom(turn.record.capture.coverage())
     return answer
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from turndock.backend.v1 import (
     CheckpointSessionRequest,
     InterruptRequest,
-    Paused,
     PromptRequest,
     Result,
     UpdateSessionRequest,
@@ -32,25 +31,22 @@ from turndock.ports import (
     TurnOutput,
 )
 from turndock.types.v1 import (
-    EVENT_TYPE_MESSAGE_STREAMED,
     BackendSession,
     Event,
-    EventType,
     Failure,
     ToolApprovalDecided,
     ToolApprovalRequested,
-    Usage,
 )
 from turndock_server.core.capture import Capture, CaptureOverflow
 from turndock_server.core.intake import Intake
 from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
+from turndock_server.core.record import Terminal, TurnRecord
+from turndock_server.core.written import Written, read
 
 log = logging.getLogger(__name__)
 
-MAX_BUFFERED_EVENTS = 1_000
-MAX_BUFFERED_BYTES = 1 << 20
 MAX_CHECKPOINT_BYTES = 1_024
 PATIENCE_S = 0.05
 """How long a turn's last events wait for the behavior to have seen them, to be stored together with the terminal."""
@@ -59,14 +55,12 @@ LEAVE_DEADLINE_S = 3.0
 SHUTDOWN_DEADLINE_S = 0.3
 """The same for a host that stops: its grace has passed."""
 
-Terminal = Result | Failure | Paused
-
 
 @dataclass(frozen=True, slots=True)
 class TurnHooks:
     """What a turn asks of its agent."""
 
-    store: Callable[[Sequence[Event]], Awaitable[Appended]]
+    store: Callable[[Sequence[Written]], Awaitable[Appended]]
     """Stores events."""
     keep_session: Callable[[BackendSession], Awaitable[None]]
     """Stores a checkpointed session."""
@@ -89,13 +83,10 @@ class Turn:
         inactivity_s: float | None,
     ) -> None:
         self.token = secrets.token_hex(16)
-        self.capture = capture
-        self.kept: list[Event] = []
-        """The events the response will carry."""
+        self.record = TurnRecord(intake, capture, self._taken)
         self._backend = backend
         self._request = request
         self._request.turn_token = self.token
-        self._intake = intake
         self._hooks = hooks
         self._watchdog_s = watchdog_s
         self._inactivity_s = inactivity_s
@@ -113,14 +104,6 @@ class Turn:
         self._rejection: str | None = None
         self._fault: TurndockError | None = None
 
-        self._text: list[str] = []
-        self._usage: Usage | None = None
-        self._open_tools: dict[str, str] = {}
-        self._turn_count = 0
-        self._numbered = 0
-
-        self._buffer: list[Event] = []
-        self._buffered_bytes = 0
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -154,32 +137,6 @@ class Turn:
             await self._store_buffer()  # A slow behavior does not hold up the log.
             await self._observer.finish()
         return await self._outcome(self._end.result())
-
-    def keep_terminal(self, event: Event) -> None:
-        """Count the terminal; it is kept like any other event if it still fits."""
-        try:
-            if self.capture.take(event, event.ByteSize()):
-                self.kept.append(event)
-        except CaptureOverflow:
-            # A lossless turn that just fits is complete: its terminal travels beside the events.
-            return
-
-    def kept_with(self, terminal: Event) -> list[Event]:
-        """The events of the response; the terminal as it was stored, if it is one of them."""
-        if self.kept and self.kept[-1].id == terminal.id:
-            return [*self.kept[:-1], terminal]
-        return self.kept
-
-    def stored(self, first: int, incarnation: str, stored_at_us: int, count: int) -> None:
-        """The next `count` events of the turn were stored under numbers from `first` on: say so in those kept.
-
-        What is kept is the turn's beginning, so the next events are the next ones kept, as far as there are any.
-        """
-        for offset, event in enumerate(self.kept[self._numbered : self._numbered + count]):
-            event.sequence = first + offset
-            event.incarnation = incarnation
-            event.stored_at_us = stored_at_us
-        self._numbered += count
 
     # --- What the backend sees -------------------------------------------------------------------------------------
 
@@ -281,65 +238,23 @@ class Turn:
     async def _read_to_terminal(self, stream: AsyncIterator[TurnOutput | list[TurnOutput]]) -> Terminal:
         async for output in stream:
             self._last_sign = time.monotonic()
-            terminal = self._take(output if isinstance(output, list) else (output,))
+            terminal = self.record.take(output if isinstance(output, list) else (output,))
             if terminal is not None:
                 self._said_terminal = True
                 return terminal
-            if len(self._buffer) >= MAX_BUFFERED_EVENTS or self._buffered_bytes >= MAX_BUFFERED_BYTES:
+            if self.record.is_full:
                 self._room.clear()
                 await self._room.wait()
             if self._observer is not None and self._observer.is_far_behind:
                 await self._observer.finish()
-        self._take(())
+        self.record.take(())
         return Failure(reason="no_terminal_event", message="the backend's stream ended without a terminal")
 
-    def _take(self, outputs: Sequence[TurnOutput]) -> Terminal | None:
-        """Take outputs in up to the first terminal, which is returned. No outputs at all = the stream's end."""
-        seen: list[Event] = []
-        terminal: Terminal | None = None
-        try:
-            for output in outputs:
-                if isinstance(output, Result | Failure | Paused):
-                    terminal = output
-                    break
-                event = self._intake.text(output) if isinstance(output, str) else self._intake.event(output)
-                if event is not None:
-                    self._admit(event, seen)
-            left = self._intake.end() if terminal is not None or not outputs else None
-            if left is not None:
-                self._admit(left, seen)
-        finally:
-            if seen:
-                self._filled.set()
-                if self._observer is not None:
-                    self._observer.see(seen)
-        return terminal
-
-    def _admit(self, event: Event, seen: list[Event]) -> None:
-        size = event.ByteSize()
-        if self.capture.take(event, size):
-            self.kept.append(event)
-        seen.append(event)
-        self._buffer.append(event)
-        self._buffered_bytes += size
-        # First and by itself, since nearly all events are: the names below are looked up one after the other.
-        if event.type == EVENT_TYPE_MESSAGE_STREAMED:
-            if not event.message_streamed.thinking:
-                self._text.append(event.message_streamed.text)
-            return
-        match event.type:
-            case EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED:
-                self._usage = event.token_usage_updated.usage
-            case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
-                self._open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
-            case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:
-                self._open_tools.pop(event.tool_call_completed.tool_call_id, None)
-            case EventType.EVENT_TYPE_TOOL_CALL_FAILED:
-                self._open_tools.pop(event.tool_call_failed.tool_call_id, None)
-            case EventType.EVENT_TYPE_TURN_COMPLETED:
-                self._turn_count += 1
-            case _:
-                pass
+    def _taken(self, taken: Sequence[Written]) -> None:
+        """Have events stored, and shown to the behavior."""
+        self._filled.set()
+        if self._observer is not None:
+            self._observer.see(read(taken))
 
     # --- Storing ---------------------------------------------------------------------------------------------------
 
@@ -354,10 +269,10 @@ class Turn:
             self._room.set()
 
     async def _store_buffer(self) -> None:
-        batch, self._buffer, self._buffered_bytes = self._buffer, [], 0
+        batch = self.record.drain()
         if batch:
             stored = await self._hooks.store(batch)
-            self.stored(stored.first, stored.incarnation, stored.stored_at_us, len(batch))
+            self.record.stored(stored.first, stored.incarnation, stored.stored_at_us, len(batch))
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
@@ -395,11 +310,11 @@ class Turn:
             session=self._before,
             kill=kill,
             said_terminal=self._said_terminal and kill is None,
-            text="".join(self._text),
-            usage=self._usage,
-            open_tools=self._open_tools,
-            pending=self._buffer,
-            turn_count=self._turn_count,
+            text=self.record.text,
+            usage=self.record.usage,
+            open_tools=self.record.open_tools,
+            pending=list(read(self.record.drain())),
+            turn_count=self.record.turn_count,
         )
         if kill is None and self._accepted is not None:
             await self._take_accepted(outcome, self._accepted)

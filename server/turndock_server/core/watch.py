@@ -33,8 +33,8 @@ from turndock_server.core.feed import (
     Tail,
     encode_frame,
     take_batch,
-    varint,
 )
+from turndock_server.core.wireformat import varint
 
 _CURSOR_TAG = b"\x0a"
 _BATCH_TAG = b"\x1a"

@@ -15,7 +15,8 @@ from sqlalchemy import BindParameter, Connection, Dialect, bindparam, insert, se
 from turndock.errors import TurndockError
 from turndock.store.v1 import ExpectedSequence
 from turndock.types.v1 import Event, EventType, Fence
-from turndock_server.core.feed import varint
+from turndock_server.core.journal import Appended
+from turndock_server.core.wireformat import element, varint
 from turndock_server.stores import rules
 from turndock_server.stores.sql import encoding, rows
 from turndock_server.stores.sql.encoding import Draft
@@ -58,6 +59,7 @@ class Append:
         "expected",
         "fence",
         "field",
+        "is_block",
         "is_owners",
         "is_strict",
         "partition",
@@ -68,18 +70,18 @@ class Append:
     def __init__(
         self,
         partition: Partition,
-        events: Sequence[Event],
+        drafts: Sequence[Draft],
         *,
         field: str,
         expected: ExpectedSequence | None = None,
         fence: Fence | None = None,
         is_strict: bool = False,
         is_owners: bool = True,
+        is_block: bool = False,
     ) -> None:
-        """Raises for an event that must not be stored."""
         self.partition = partition
-        self.drafts = encoding.drafts(events, field)
-        self.session_ids = {session_id for _, session_id, *_ in self.drafts}
+        self.drafts = drafts
+        self.session_ids = {draft[0] for draft in drafts} if not is_block else {drafts[0][0]}
         """The sessions whose logs it goes to."""
         self.field = field
         """Path of the events in the request; of an only one if it has no index."""
@@ -88,6 +90,8 @@ class Append:
         self.is_strict = is_strict
         self.is_owners = is_owners
         """Whether a session that somebody owns takes it from its owner alone."""
+        self.is_block = is_block
+        """Whether they are new events of one session, of which nobody needs each by itself."""
         self.size = sum([len(body) for *_, body in self.drafts])
 
 
@@ -121,7 +125,7 @@ class Book:
         """Find out which event ids are known. Without it a known one fails the transaction when it is written."""
         wanted: defaultdict[int, set[bytes]] = defaultdict(set)
         for append in appends:
-            wanted[append.partition.key].update(key for _, _, key, *_ in append.drafts)
+            wanted[append.partition.key].update(key for _, key, *_ in append.drafts)
         for scope, keys in wanted.items():
             remaining = list(keys)
             for first in range(0, len(remaining), _CHUNK):
@@ -134,39 +138,70 @@ class Book:
 
         A refused append leaves the book as it was. Raises FENCED, SEQUENCE_CONFLICT, IDEMPOTENCY_CONFLICT.
         """
-        scope = append.partition.key
-        logs = {session_id: self._logs[scope, session_id] for session_id in append.session_ids}
+        logs = self._admit(append)
+        known = self._known[append.partition.key]
+        if append.is_strict:
+            _check_duplicates(append, known)
+        self._see(append, logs.values())
+        return [self._put(logs[draft[0]], known, draft) for draft in append.drafts]
+
+    def number_block(self, append: Append) -> Appended:
+        """The same for a block, none of whose events is known. (If one is, it fails when it is written.)"""
+        logs = self._admit(append)
+        self._see(append, logs.values())
+        (log,) = logs.values()
+        row, suffix, now_us = log.row, log.suffix, self._tx.now_us
+        self._change(log)
+        first = row.last_sequence + 1
+        bodies = [
+            b"".join((draft[4], encoding.SEQUENCE, varint(sequence), suffix))
+            for sequence, draft in enumerate(append.drafts, first)
+        ]
+        session, scope = row.key or 0, row.scope
+        self._fresh += [
+            (session, sequence, scope, draft[1], draft[2], draft[3], now_us, body)
+            for sequence, (draft, body) in enumerate(zip(append.drafts, bodies, strict=True), first)
+        ]
+        row.last_sequence = last = first + len(bodies) - 1
+        row.largest_event = max(row.largest_event, *map(len, bodies))
+        return Appended(first, last, row.incarnation, now_us, b"".join(map(element, bodies)))
+
+    def _admit(self, append: Append) -> dict[str, _Log]:
+        """The logs of an append, if its fence and its expectation hold."""
+        logs = {session_id: self._logs[append.partition.key, session_id] for session_id in append.session_ids}
         for log in logs.values():
             if append.is_owners:
                 log.row.check_fence(append.fence, self._tx.now_us)
             _check_expected(log.row, append.expected)
-        known = self._known[scope]
-        if append.is_strict:
-            _check_duplicates(append, known)
-        for log in logs.values():
+        return logs
+
+    def _see(self, append: Append, logs: Iterable[_Log]) -> None:
+        for log in logs:
             if append.fence is not None and append.fence.epoch > log.row.epoch:
                 log.row.see(append.fence)
                 log.is_changed = log.row.key is not None
-        return [self._put(logs[draft[1]], known, draft) for draft in append.drafts]
+
+    def _change(self, log: _Log) -> None:
+        if not log.is_changed:
+            log.is_changed = True
+            if log.row.key is None:
+                rows.put(self._tx, log.row)
 
     def _put(self, log: _Log, known: dict[bytes, bytes], draft: Draft) -> bytes:
         """Put an event into its log, unless its id is known. Returns what became of it."""
-        event, _, key, event_type, run, written = draft
+        _, key, event_type, run, written = draft
         before = known.get(key)
         if before is not None:
-            return encoding.known_result(before, differs=encoding.differs(event, before))
+            return encoding.known_result(before, differs=encoding.differs(written, before))
         row = log.row
         row.last_sequence = sequence = row.last_sequence + 1
         known[key] = body = b"".join((written, encoding.SEQUENCE, varint(sequence), log.suffix))
         size = len(body)
         if size > row.largest_event:  # noqa: PLR1730 - `max` is a call, and this is done for every event
             row.largest_event = size
-        if event_type == _CUSTOM and encoding.is_notification(event):
+        if event_type == _CUSTOM and encoding.is_notification(written):
             row.last_notification = sequence
-        if not log.is_changed:
-            log.is_changed = True
-            if row.key is None:
-                rows.put(self._tx, row)
+        self._change(log)
         self._fresh.append((row.key or 0, sequence, row.scope, key, event_type, run, self._tx.now_us, body))
         return encoding.result_prefix(size) + body
 
@@ -194,7 +229,7 @@ class Book:
             self._tx.grown.update((log.tenant, log.row.id) for log in self._logs.values() if log.is_changed)
 
 
-def append_all(tx: Transaction, appends: Sequence[Append]) -> list[list[bytes] | TurndockError]:
+def append_all(tx: Transaction, appends: Sequence[Append]) -> list[Appended | list[bytes] | TurndockError]:
     """Append the events of several calls. What each is answered or refused with, in their order."""
     book = Book(tx)
     wanted: dict[Partition, set[str]] = {}
@@ -204,10 +239,11 @@ def append_all(tx: Transaction, appends: Sequence[Append]) -> list[list[bytes] |
         book.open(partition, (rows.load_all(tx, partition, session_ids)).values())
     if tx.is_careful:
         book.look_up(appends)
-    outcomes: list[list[bytes] | TurndockError] = []
+    outcomes: list[Appended | list[bytes] | TurndockError] = []
     for append in appends:
+        is_block = append.is_block and not tx.is_careful
         try:
-            outcomes.append(book.number(append))
+            outcomes.append(book.number_block(append) if is_block else book.number(append))
         except TurndockError as refusal:
             outcomes.append(refusal)
     book.write()
@@ -227,17 +263,18 @@ def append_once(tx: Transaction, append: Append, request: Repeatable, answer: ty
         book.write()
         return answer.FromString(b"".join(results))
 
-    return once(tx, found[append.drafts[0][1]], request, answer, write)
+    return once(tx, found[append.drafts[0][0]], request, answer, write)
 
 
 def _check_duplicates(append: Append, known: Mapping[bytes, bytes]) -> None:
     """Refuse known ids with other payloads, also those that are known from the same append (IDEMPOTENCY_CONFLICT)."""
     seen: dict[bytes, bytes] = {}
-    for index, (event, _, key, _, _, written) in enumerate(append.drafts):
+    for index, (_, key, _, _, written) in enumerate(append.drafts):
         before = known.get(key) or seen.setdefault(key, written)
-        if before is not written and encoding.differs(event, before):
+        if before is not written and encoding.differs(written, before):
             raise rules.event_conflict(
-                event, append.field if append.field == "event" else f"{append.field}[{index}]"
+                Event.FromString(written),
+                append.field if append.field == "event" else f"{append.field}[{index}]",
             )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from turndock.store.v1 import AppendEventsResponse
 from turndock.types.v1 import Event
-from turndock_server.core.feed import varint
-from turndock_server.core.journal import Appended
+from turndock_server.core.journal import NewEvents
+from turndock_server.core.wireformat import element, prefix, varint
 from turndock_server.stores import checks, rules
 
 # Tags of the fields the store sets in an Event, and of what holds events in the answers: wire format, so that an event
@@ -19,7 +18,6 @@ from turndock_server.stores import checks, rules
 SEQUENCE: Final = b"\x30"
 _INCARNATION: Final = b"\x3a"
 _STORED_AT: Final = b"\x40"
-_FIRST_MESSAGE: Final = b"\x0a"
 _DUPLICATE: Final = b"\x10\x01"
 _DIFFERS: Final = b"\x18\x01"
 
@@ -49,9 +47,9 @@ def run_key(run_id: str) -> int:
     return int.from_bytes(blake2b(run_id.encode(), digest_size=8).digest(), "big", signed=True) or 1
 
 
-Draft = tuple[Event, str, bytes, int, int, bytes]
-"""An event on its way into a log: event, session id, key, type, run key, and the bytes its writer sent, without what
-the store sets. (A bare tuple, as a named one costs as much as all the rest of what happens to an event here.)"""
+Draft = tuple[str, bytes, int, int, bytes]
+"""An event on its way into a log: session id, key, type, run key, and the bytes its writer sent, without what the store
+sets. (A bare tuple, as a named one costs as much as all the rest of what happens to an event here.)"""
 
 
 def drafts(events: Iterable[Event], field: str) -> list[Draft]:
@@ -85,7 +83,7 @@ def drafts(events: Iterable[Event], field: str) -> list[Draft]:
             session_ids.add(session_id)
             run = run_keys[run_id] = run_key(run_id)
         key = bytes.fromhex(event_id.replace("-", "")) if is_uuid else event_key(event_id)
-        result.append((event, session_id, key, event_type, run, body))
+        result.append((session_id, key, event_type, run, body))
     return result
 
 
@@ -97,9 +95,15 @@ def _as_written(event: Event) -> Event:
     return written
 
 
-def is_notification(event: Event) -> bool:
+def drafts_of(new: NewEvents) -> list[Draft]:
+    """The same for events of one run that are written already."""
+    session_id, run = new.key.session_id, run_key(new.run_id)
+    return [(session_id, key, event_type, run, body) for key, event_type, body in new.events]
+
+
+def is_notification(body: bytes) -> bool:
     """Whether a CUSTOM event is one that its session's agent has to apply."""
-    return event.custom.name == rules.NOTIFIED
+    return Event.FromString(body).custom.name == rules.NOTIFIED
 
 
 def stored_suffix(incarnation: str, stored_at_us: int) -> bytes:
@@ -114,8 +118,8 @@ def result_prefix(size: int) -> bytes:
 
     That is field 1 of every answer to an append, as the event is field 1 of the result.
     """
-    inner = _prefix(size)
-    return _prefix(len(inner) + size) + inner
+    inner = prefix(size)
+    return prefix(len(inner) + size) + inner
 
 
 def known_result(body: bytes, *, differs: bool) -> bytes:
@@ -124,34 +128,6 @@ def known_result(body: bytes, *, differs: bool) -> bytes:
     return element(inner)
 
 
-def block_of(results: Sequence[bytes]) -> Appended | None:
-    """The new events of an append to one session, out of what became of each; None if some were known."""
-    first, last = (AppendEventsResponse.FromString(results[index]).results[0].event for index in (0, -1))
-    if last.sequence - first.sequence + 1 != len(results):
-        return None
-    # What is left of an element without its own prefix is the event as an element of `Batch.events`.
-    chunks = b"".join([result[_prefix_size(result) :] for result in results])
-    return Appended(first.sequence, last.sequence, first.incarnation, first.stored_at_us, chunks)
-
-
-def _prefix_size(element: bytes) -> int:
-    """Bytes of an element's tag and length."""
-    size = 2
-    while element[size - 1] & 0x80:
-        size += 1
-    return size
-
-
-def element(body: bytes) -> bytes:
-    """A message as an element of the list that is field 1."""
-    return _prefix(len(body)) + body
-
-
-@lru_cache(maxsize=4096)
-def _prefix(size: int) -> bytes:
-    return _FIRST_MESSAGE + varint(size)
-
-
-def differs(written: Event, stored: bytes) -> bool:
+def differs(written: bytes, stored: bytes) -> bool:
     """Whether an event is another than the one stored under its id, apart from what the store sets."""
-    return rules.as_written(written) != rules.as_written(Event.FromString(stored))
+    return rules.as_written(Event.FromString(written)) != rules.as_written(Event.FromString(stored))

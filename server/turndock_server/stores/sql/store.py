@@ -59,7 +59,7 @@ from turndock.store.v1 import (
     WatchEventsResponse,
 )
 from turndock.types.v1 import Event, Fence
-from turndock_server.core.journal import Appended
+from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
 from turndock_server.stores.sql import encoding, lists, mailbox, migrations, runs, scopes, sessions
@@ -243,14 +243,21 @@ class SqlSessionStore:
             return await self._writer.write(lambda tx: append_once(tx, append, request, AppendEventsResponse))
         return AppendEventsResponse.FromString(b"".join(await self._writer.append(append)))
 
-    async def append_block(self, request: AppendEventsRequest) -> Appended | AppendEventsResponse:
-        """As `append_events`, for a caller in this process who has new events of one session.
+    async def append_block(self, new: NewEvents) -> Appended | AppendEventsResponse:
+        """As `append_events`, for a caller in this process who has new events of one run, encoded.
 
         Answers shortly, without a message for each event, unless some were known.
         """
-        append = await self._append_of(request, request.events, "events")
-        results = await self._writer.append(append)
-        return encoding.block_of(results) or AppendEventsResponse.FromString(b"".join(results))
+        append = Append(
+            await self._partition_of(new.key.tenant or checks.UNSCOPED),
+            encoding.drafts_of(new),
+            field="events",
+            fence=Fence(epoch=new.epoch),
+            is_strict=True,
+            is_block=True,
+        )
+        answer = await self._writer.append_block(append)
+        return answer if isinstance(answer, Appended) else AppendEventsResponse.FromString(b"".join(answer))
 
     async def flush(self, request: FlushRequest) -> FlushResponse:
         checks.check_flush(request)
@@ -338,7 +345,12 @@ class SqlSessionStore:
     async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
         checks.check_cancel(request)
         checks.check_request_id(request.request_id)
-        append = Append(await self._partition(request), (request.event,), field="event", is_owners=False)
+        append = Append(
+            await self._partition(request),
+            encoding.drafts((request.event,), "event"),
+            field="event",
+            is_owners=False,
+        )
         return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
@@ -354,7 +366,9 @@ class SqlSessionStore:
 
     async def _partition(self, request: checks.Scoped) -> Partition:
         """The partition a write is about; it has a number from now on."""
-        tenant = checks.partition(request)
+        return await self._partition_of(checks.partition(request))
+
+    async def _partition_of(self, tenant: str) -> Partition:
         known = self._scopes.known(tenant)
         if known is None:
             known = self._scopes.remember(await self._writer.write(lambda tx: scopes.make(tx, tenant)))
@@ -364,7 +378,7 @@ class SqlSessionStore:
         _check_token_and_fence(request)
         return Append(
             await self._partition(request),
-            to_append,
+            encoding.drafts(to_append, field),
             field=field,
             expected=request.expected if request.HasField("expected") else None,
             fence=fence_of(request),

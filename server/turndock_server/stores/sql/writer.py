@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from turndock.errors import TurndockError
+from turndock_server.core.journal import Appended
 from turndock_server.stores.sql.appends import Append, append_all
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.sqlite import WAL_BOUND, storage_error
@@ -65,8 +66,13 @@ class Writer:
         return answer
 
     async def append(self, work: Append) -> list[bytes]:
-        """Append events, together with other appends that wait. Answers as `append_all`, raises as `write`."""
+        """Append events, together with other appends that wait. What became of each; raises as `write`."""
         results: list[bytes] = await self._enqueue(work)
+        return results
+
+    async def append_block(self, work: Append) -> Appended | list[bytes]:
+        """Append a block. What became of each event if not all were new; raises as `write`."""
+        results: Appended | list[bytes] = await self._enqueue(work)
         return results
 
     async def close(self) -> None:
