@@ -31,7 +31,7 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Event, Fence, Scope
 from turndock_server.core.feed import AgentKey, Block, Feed
-from turndock_server.core.written import Written, read, write
+from turndock_server.core.written import Written, read, size_of, write
 
 Redact = Callable[[Event], tuple[Event, int]]
 """Takes secrets out of an event: the event without them, the given one if it has none, and how many it had."""
@@ -46,6 +46,8 @@ class NewEvents:
     epoch: int
     """The writer's claim."""
     events: Sequence[Written]
+    size: int
+    """Bytes of all of them."""
 
     def request(self) -> AppendEventsRequest:
         """The same for a store that takes messages."""
@@ -124,7 +126,7 @@ class Journal:
         """Store a run's new events, and show them."""
         if self._redact is not None:
             redacted = [write(self._redact(event)[0]) for event in read(new.events)]
-            new = replace(new, events=redacted)
+            new = replace(new, events=redacted, size=size_of(redacted))
         if self._blocks is not None:
             answer = await self._blocks.append_block(new)
             if isinstance(answer, Appended):

@@ -11,7 +11,7 @@ from turndock.ports import TurnOutput
 from turndock.types.v1 import Event, EventType, Failure, Usage
 from turndock_server.core.capture import Capture, CaptureOverflow
 from turndock_server.core.intake import Intake
-from turndock_server.core.written import Pen, Written, encoded_text, piece_of, read, write
+from turndock_server.core.written import Pen, Piece, Written, encoded_text, piece_of, read, write
 
 MAX_BUFFERED_EVENTS: Final = 1_000
 MAX_BUFFERED_BYTES: Final = 1 << 20
@@ -111,7 +111,7 @@ class TurnRecord:
                     if piece is None:
                         self._admit(self._intake.event(output))
                     else:
-                        self._admit_piece(pen.text(said), *piece)
+                        self._admit_piece(pen.text(said), piece)
                 elif isinstance(output, str):
                     self._take_text(output, pen)
                 else:
@@ -137,11 +137,14 @@ class TurnRecord:
         if piece is None:
             self._admit(self._intake.text(repaired))
         else:
-            self._admit_piece(pen.text(said), *piece)
+            self._admit_piece(pen.text(said), piece)
 
-    def _admit_piece(self, written: Written, text: bytes, is_thought: bool) -> None:
-        size = len(written[-1])
-        if self.capture.take("thinking" if is_thought else "text", size):
+    def _admit_piece(self, written: Written, piece: Piece) -> None:
+        size = len(written[2])
+        text, is_thought = piece
+        if self.capture.first_omission:
+            self.capture.observed += 1  # what `take` would do, without the call
+        elif self.capture.take("thinking" if is_thought else "text", size):
             self._kept.append(written)
         self._buffer.append(written)
         self._buffered_bytes += size

@@ -20,7 +20,7 @@ from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, Run
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Appended, Journal, NewEvents
 from turndock_server.core.offload import INLINE_BYTES, Offloader
-from turndock_server.core.written import Written, read, write
+from turndock_server.core.written import Written, read, size_of, write
 
 
 class SessionWriter:
@@ -68,10 +68,11 @@ class SessionWriter:
 
     async def append_written(self, run_id: str, batch: Sequence[Written]) -> Appended:
         """Store new events of a run."""
-        if sum([len(body) for *_, body in batch]) > INLINE_BYTES:
-            fitting = await self._offloader.fit(self._key.scope, read(batch))
-            batch = [write(event) for event in fitting]
-        appended = await self._journal.append_block(NewEvents(self._key, run_id, self.epoch, batch))
+        size = size_of(batch)
+        if size > INLINE_BYTES:
+            batch = [write(event) for event in await self._offloader.fit(self._key.scope, read(batch))]
+            size = size_of(batch)
+        appended = await self._journal.append_block(NewEvents(self._key, run_id, self.epoch, batch, size))
         self.advance(appended.last)
         return appended
 

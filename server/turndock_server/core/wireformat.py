@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -15,6 +16,8 @@ def varint(number: int) -> bytes:
         return bytes((number,))
     if number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
+    if number < 0x200000:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -27,6 +30,11 @@ def varint(number: int) -> bytes:
 def prefix(size: int) -> bytes:
     """What goes before so many bytes to make them field 1, or an element of the list that is field 1."""
     return _FIRST_MESSAGE + varint(size)
+
+
+def elements(bodies: Iterable[bytes]) -> bytes:
+    """Messages as the list that is field 1."""
+    return b"".join([part for body in bodies for part in (prefix(len(body)), body)])
 
 
 def element(body: bytes) -> bytes:

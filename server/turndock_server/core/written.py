@@ -13,7 +13,7 @@ from typing import Final
 
 from turndock import events
 from turndock.types.v1 import EVENT_TYPE_MESSAGE_STREAMED, Event, EventBatch
-from turndock_server.core.wireformat import element, prefix, varint
+from turndock_server.core.wireformat import element, elements, prefix, varint
 
 Written = tuple[bytes, int, bytes]
 """An event without what the store adds: its id as the 16 bytes of a UUID, its type, and the encoded message. (A bare
@@ -29,8 +29,10 @@ _TIME: Final = b"\x28"
 """Tag of `Event.time_us`."""
 _ID: Final = b"\x0a\x24"
 """Tag of `Event.id`, and the length of a UUID's spelling."""
-_COUNTER: Final = (1 << 47) - 1
-"""Where the last 48 bits of a batch's first id lie, so that counting up from there never overflows them."""
+_LINES: Final = 256
+"""As many ids have all but the last byte in common."""
+_BYTE: Final = [bytes((number,)) for number in range(_LINES)]
+_HEX: Final = [b"%02x" % number for number in range(_LINES)]
 
 
 def write(event: Event) -> Written:
@@ -40,29 +42,49 @@ def write(event: Event) -> Written:
 
 def read(batch: Iterable[Written]) -> Sequence[Event]:
     """The events again."""
-    return EventBatch.FromString(b"".join([element(body) for *_, body in batch])).events
+    return EventBatch.FromString(elements([body for *_, body in batch])).events
 
 
-def piece_of(said: bytes) -> tuple[bytes, bool] | None:
-    """The text of an encoded event that is a piece of text and nothing else, and whether it is a thought.
+Piece = tuple[bytes, bool]
+"""A text, and whether it is a thought."""
+
+
+def piece_of(said: bytes) -> Piece | None:
+    """What an encoded event says that is a piece of text and nothing else.
 
     None for every other event, and for a piece that needs repair. It must be a valid message.
     """
     size = len(said)
-    if b"\0" in said:
+    if 0 in said:  # Five times as fast as looking for b"\0".
         return None
-    header = _header(size, 0)
+    header = _text_header(size)
     if said.startswith(header):
         return said[len(header) :], False
-    header = _header(size, len(_THOUGHT))
+    header = _thought_header(size)
     if said.startswith(header) and said.endswith(_THOUGHT):
         return said[len(header) : -len(_THOUGHT)], True
     return None
 
 
+def size_of(batch: Iterable[Written]) -> int:
+    """Bytes of all events together."""
+    return sum([len(body) for *_, body in batch])
+
+
 @lru_cache(maxsize=4096)
+def _text_header(size: int) -> bytes:
+    """What an encoded event of so many bytes begins with if it is a text and nothing else."""
+    return _header(size, 0)
+
+
+@lru_cache(maxsize=4096)
+def _thought_header(size: int) -> bytes:
+    """The same for a thought."""
+    return _header(size, len(_THOUGHT))
+
+
 def _header(size: int, after: int) -> bytes:
-    """What an encoded event of so many bytes begins with if it is a text and `after` bytes behind that."""
+    """What comes before a text that ends `after` bytes before the event's end."""
     for length in range(max(size - after - 16, 1), size):
         text = prefix(length)
         header = b"".join((_STREAMED, _PAYLOAD, varint(len(text) + length + after), text))
@@ -83,11 +105,11 @@ def encoded_text(text: str) -> bytes:
 class Pen:
     """Writes the pieces of text of one turn.
 
-    The ids of a batch are consecutive: the first is random as any, the others count up from it (RFC 9562, section 6.2,
-    method 2), which is cheaper to make and to put into an index.
+    The ids of a page are consecutive: its first is as random as any, the others count up from it (RFC 9562, section
+    6.2, method 2), which is cheaper to make and to put into an index. What is written on one page was said at once.
     """
 
-    __slots__ = ("_addition", "_common", "_head", "_next")
+    __slots__ = ("_addition", "_common", "_key", "_line")
 
     def __init__(self, common: Event) -> None:
         """`common` is what all events of the turn have."""
@@ -95,16 +117,21 @@ class Pen:
         self.turn_page()
 
     def turn_page(self) -> None:
-        """What is written from here on is a new batch: it was said now."""
+        """Begin a new page."""
         first = events.new_id()
-        key = bytes.fromhex(first.replace("-", ""))
-        self._head = key[:10]
-        self._next = int.from_bytes(key[10:], "big") & _COUNTER
-        self._addition = b"".join((self._common, _TIME, varint(events.now_us()), _ID, first[:24].encode()))
+        self._key = bytes.fromhex(first[:-2].replace("-", ""))
+        self._addition = b"".join((self._common, _TIME, varint(events.now_us()), _ID, first[:-2].encode()))
+        self._line = 0
 
     def text(self, said: bytes) -> Written:
         """An encoded event that is a piece of text and nothing else, completed."""
-        number = self._next
-        self._next = number + 1
-        body = b"".join((said, self._addition, b"%012x" % number))
-        return self._head + number.to_bytes(6, "big"), EVENT_TYPE_MESSAGE_STREAMED, body
+        line = self._line
+        if line == _LINES:
+            self.turn_page()
+            line = 0
+        self._line = line + 1
+        return (
+            self._key + _BYTE[line],
+            EVENT_TYPE_MESSAGE_STREAMED,
+            b"".join((said, self._addition, _HEX[line])),
+        )

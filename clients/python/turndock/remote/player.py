@@ -30,6 +30,9 @@ class Approvals:
 Question = Checkpoint | Approvals
 """What a turn waits for."""
 
+_INTERRUPTING: Final = (Checkpoint, ToolApprovalRequested, Rejected)
+"""What is dealt with after all that came before it."""
+
 _TERMINALS: Final = frozenset(("result", "error", "paused"))
 
 
@@ -61,13 +64,17 @@ class Player:
         outputs: list[TurnOutput] = []
         approvals: list[ToolApprovalRequested] = []
         for item in items:
+            # Events first and by themselves, since nearly all items are: what else there is, is looked for in order.
+            if self._accepted and not approvals and item.HasField("event"):
+                outputs.append(item.event)
+                continue
             said = self._hear(item)
             if said is None:
                 continue
             if approvals and not isinstance(said, ToolApprovalRequested):
                 yield Approvals(approvals)
                 approvals = []
-            if isinstance(said, Checkpoint | ToolApprovalRequested | Rejected) and outputs:
+            if isinstance(said, _INTERRUPTING) and outputs:
                 yield outputs
                 outputs = []
             if isinstance(said, Rejected):

@@ -182,10 +182,10 @@ class SharedTurn:
                 return None
             await self._changed.wait()
             self._changed.clear()
-        batch = self._queue.popleft()
-        self._check_order(batch)
-        self._working_on = batch
-        return batch.items
+        self._working_on = batch = self._queue.popleft()
+        items = list(batch.items)  # once, as each look at an item makes an object of it
+        self._check_order(items)
+        return items
 
     def leave(self) -> None:
         self._stream.leave(self._request.turn_token)
@@ -207,14 +207,14 @@ class SharedTurn:
         self._lost = error
         self._changed.set()
 
-    def _check_order(self, batch: TurnItems) -> None:
-        for item in batch.items:
-            if item.index != self._taken + 1:
-                self.leave()
-                raise BackendLost(
-                    f"the backend sent item {item.index} of the turn where {self._taken + 1} was due"
-                )
-            self._taken += 1
+    def _check_order(self, items: Sequence[TurnItem]) -> None:
+        first = self._taken + 1
+        self._taken += len(items)
+        given, due = [item.index for item in items], range(first, self._taken + 1)
+        if given != [*due]:
+            self.leave()
+            wrong, right = next(pair for pair in zip(given, due, strict=True) if pair[0] != pair[1])
+            raise BackendLost(f"the backend sent item {wrong} of the turn where {right} was due")
 
     def _give_back(self) -> None:
         """Grant again what was worked off, when it is half of the credit."""

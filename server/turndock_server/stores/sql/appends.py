@@ -15,8 +15,8 @@ from sqlalchemy import BindParameter, Connection, Dialect, bindparam, insert, se
 from turndock.errors import TurndockError
 from turndock.store.v1 import ExpectedSequence
 from turndock.types.v1 import Event, EventType, Fence
-from turndock_server.core.journal import Appended
-from turndock_server.core.wireformat import element, varint
+from turndock_server.core.journal import Appended, NewEvents
+from turndock_server.core.wireformat import elements, varint
 from turndock_server.stores import rules
 from turndock_server.stores.sql import encoding, rows
 from turndock_server.stores.sql.encoding import Draft
@@ -59,7 +59,6 @@ class Append:
         "expected",
         "fence",
         "field",
-        "is_block",
         "is_owners",
         "is_strict",
         "partition",
@@ -77,11 +76,10 @@ class Append:
         fence: Fence | None = None,
         is_strict: bool = False,
         is_owners: bool = True,
-        is_block: bool = False,
     ) -> None:
         self.partition = partition
         self.drafts = drafts
-        self.session_ids = {draft[0] for draft in drafts} if not is_block else {drafts[0][0]}
+        self.session_ids = {session_id for session_id, *_ in drafts}
         """The sessions whose logs it goes to."""
         self.field = field
         """Path of the events in the request; of an only one if it has no index."""
@@ -90,9 +88,29 @@ class Append:
         self.is_strict = is_strict
         self.is_owners = is_owners
         """Whether a session that somebody owns takes it from its owner alone."""
-        self.is_block = is_block
-        """Whether they are new events of one session, of which nobody needs each by itself."""
-        self.size = sum([len(body) for *_, body in self.drafts])
+        self.size = sum([len(body) for *_, body in drafts])
+
+
+class BlockAppend:
+    """New events of one run, of which nobody needs to hear by itself what became of it."""
+
+    __slots__ = ("fence", "new", "partition", "size")
+
+    def __init__(self, partition: Partition, new: NewEvents) -> None:
+        self.partition = partition
+        self.new = new
+        self.fence = Fence(epoch=new.epoch)
+        self.size = new.size
+
+    @property
+    def session_ids(self) -> set[str]:
+        """The session whose log it goes to."""
+        return {self.new.key.session_id}
+
+    def one_by_one(self) -> Append:
+        """The same with a word about each event."""
+        drafts = encoding.drafts_of(self.new)
+        return Append(self.partition, drafts, field="events", fence=self.fence, is_strict=True)
 
 
 @dataclass(slots=True)
@@ -142,29 +160,31 @@ class Book:
         known = self._known[append.partition.key]
         if append.is_strict:
             _check_duplicates(append, known)
-        self._see(append, logs.values())
+        if append.fence is not None:
+            for log in logs.values():
+                self._see(append.fence, log)
         return [self._put(logs[draft[0]], known, draft) for draft in append.drafts]
 
-    def number_block(self, append: Append) -> Appended:
-        """The same for a block, none of whose events is known. (If one is, it fails when it is written.)"""
-        logs = self._admit(append)
-        self._see(append, logs.values())
-        (log,) = logs.values()
-        row, suffix, now_us = log.row, log.suffix, self._tx.now_us
+    def number_block(self, append: BlockAppend) -> Appended:
+        """The same for a block, as if none of its events was known. (If one is, writing them will fail.)"""
+        new, now_us = append.new, self._tx.now_us
+        log = self._logs[append.partition.key, new.key.session_id]
+        row, suffix = log.row, log.suffix
+        row.check_fence(append.fence, now_us)
+        self._see(append.fence, log)
         self._change(log)
-        first = row.last_sequence + 1
-        bodies = [
-            b"".join((draft[4], encoding.SEQUENCE, varint(sequence), suffix))
-            for sequence, draft in enumerate(append.drafts, first)
-        ]
+        run = encoding.run_key(new.run_id)
         session, scope = row.key or 0, row.scope
-        self._fresh += [
-            (session, sequence, scope, draft[1], draft[2], draft[3], now_us, body)
-            for sequence, (draft, body) in enumerate(zip(append.drafts, bodies, strict=True), first)
-        ]
-        row.last_sequence = last = first + len(bodies) - 1
+        first = sequence = row.last_sequence + 1
+        bodies: list[bytes] = []
+        for key, event_type, written in new.events:
+            body = b"".join((written, encoding.SEQUENCE, varint(sequence), suffix))
+            bodies.append(body)
+            self._fresh.append((session, sequence, scope, key, event_type, run, now_us, body))
+            sequence += 1
+        row.last_sequence = sequence - 1
         row.largest_event = max(row.largest_event, *map(len, bodies))
-        return Appended(first, last, row.incarnation, now_us, b"".join(map(element, bodies)))
+        return Appended(first, sequence - 1, row.incarnation, now_us, elements(bodies))
 
     def _admit(self, append: Append) -> dict[str, _Log]:
         """The logs of an append, if its fence and its expectation hold."""
@@ -175,11 +195,10 @@ class Book:
             _check_expected(log.row, append.expected)
         return logs
 
-    def _see(self, append: Append, logs: Iterable[_Log]) -> None:
-        for log in logs:
-            if append.fence is not None and append.fence.epoch > log.row.epoch:
-                log.row.see(append.fence)
-                log.is_changed = log.row.key is not None
+    def _see(self, fence: Fence, log: _Log) -> None:
+        if fence.epoch > log.row.epoch:
+            log.row.see(fence)
+            log.is_changed = log.row.key is not None
 
     def _change(self, log: _Log) -> None:
         if not log.is_changed:
@@ -229,7 +248,9 @@ class Book:
             self._tx.grown.update((log.tenant, log.row.id) for log in self._logs.values() if log.is_changed)
 
 
-def append_all(tx: Transaction, appends: Sequence[Append]) -> list[Appended | list[bytes] | TurndockError]:
+def append_all(
+    tx: Transaction, appends: Sequence[Append | BlockAppend]
+) -> list[Appended | list[bytes] | TurndockError]:
     """Append the events of several calls. What each is answered or refused with, in their order."""
     book = Book(tx)
     wanted: dict[Partition, set[str]] = {}
@@ -238,12 +259,15 @@ def append_all(tx: Transaction, appends: Sequence[Append]) -> list[Appended | li
     for partition, session_ids in wanted.items():
         book.open(partition, (rows.load_all(tx, partition, session_ids)).values())
     if tx.is_careful:
-        book.look_up(appends)
+        appends = singly = [each.one_by_one() if isinstance(each, BlockAppend) else each for each in appends]
+        book.look_up(singly)
     outcomes: list[Appended | list[bytes] | TurndockError] = []
     for append in appends:
-        is_block = append.is_block and not tx.is_careful
         try:
-            outcomes.append(book.number_block(append) if is_block else book.number(append))
+            if isinstance(append, BlockAppend):
+                outcomes.append(book.number_block(append))
+            else:
+                outcomes.append(book.number(append))
         except TurndockError as refusal:
             outcomes.append(refusal)
     book.write()

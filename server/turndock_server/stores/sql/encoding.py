@@ -76,7 +76,7 @@ def drafts(events: Iterable[Event], field: str) -> list[Draft]:
             or event.metadata_json
             or event.data_json
             or not is_uuid
-            or b"\0" in body
+            or 0 in body
             or len(body) > _LARGE
         ):
             checks.check_event(event, field if field == "event" else f"{field}[{index}]")

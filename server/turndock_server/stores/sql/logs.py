@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, selec
 
 from turndock.store.v1 import GetEventsRequest, GetEventsResponse
 from turndock.types.v1 import Event
-from turndock_server.core.wireformat import element
+from turndock_server.core.wireformat import elements
 from turndock_server.stores import checks
 from turndock_server.stores.sql import encoding
 from turndock_server.stores.sql.rows import Partition
@@ -79,7 +79,7 @@ class LogPage:
     @property
     def response(self) -> GetEventsResponse:
         """The page as callers get it."""
-        response = GetEventsResponse.FromString(b"".join([element(body) for *_, body in self.events]))
+        response = GetEventsResponse.FromString(elements([body for *_, body in self.events]))
         response.head = self.head
         response.oldest = self.oldest
         response.scanned_through = self.scanned_through

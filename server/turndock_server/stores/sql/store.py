@@ -64,7 +64,7 @@ from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
 from turndock_server.stores.sql import encoding, lists, mailbox, migrations, runs, scopes, sessions
 from turndock_server.stores.sql import flush as flushing
-from turndock_server.stores.sql.appends import Append, append_once
+from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
@@ -248,14 +248,7 @@ class SqlSessionStore:
 
         Answers shortly, without a message for each event, unless some were known.
         """
-        append = Append(
-            await self._partition_of(new.key.tenant or checks.UNSCOPED),
-            encoding.drafts_of(new),
-            field="events",
-            fence=Fence(epoch=new.epoch),
-            is_strict=True,
-            is_block=True,
-        )
+        append = BlockAppend(await self._partition_of(new.key.tenant or checks.UNSCOPED), new)
         answer = await self._writer.append_block(append)
         return answer if isinstance(answer, Appended) else AppendEventsResponse.FromString(b"".join(answer))
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from turndock.errors import TurndockError
 from turndock_server.core.journal import Appended
-from turndock_server.stores.sql.appends import Append, append_all
+from turndock_server.stores.sql.appends import Append, BlockAppend, append_all
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.sqlite import WAL_BOUND, storage_error
 from turndock_server.stores.sql.transaction import Transaction, Write
@@ -43,7 +43,7 @@ _CHECKPOINT_PAUSE_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class _Queued:
-    work: Write[Any] | Append
+    work: Write[Any] | Append | BlockAppend
     answer: asyncio.Future[Any]
 
 
@@ -70,7 +70,7 @@ class Writer:
         results: list[bytes] = await self._enqueue(work)
         return results
 
-    async def append_block(self, work: Append) -> Appended | list[bytes]:
+    async def append_block(self, work: BlockAppend) -> Appended | list[bytes]:
         """Append a block. What became of each event if not all were new; raises as `write`."""
         results: Appended | list[bytes] = await self._enqueue(work)
         return results
@@ -81,7 +81,7 @@ class Writer:
         self._called.set()
         await self._loop
 
-    def _enqueue(self, work: Write[Any] | Append) -> asyncio.Future[Any]:
+    def _enqueue(self, work: Write[Any] | Append | BlockAppend) -> asyncio.Future[Any]:
         if self._is_closing:
             raise TurndockError("SERVER_STOPPING", "the store is closed")
         queued = _Queued(work, asyncio.get_running_loop().create_future())
@@ -104,7 +104,7 @@ class Writer:
         size = 0
         while self._queue and len(group) < MAX_GROUP:
             work = self._queue[0].work
-            size += work.size if isinstance(work, Append) else 0
+            size += work.size if isinstance(work, Append | BlockAppend) else 0
             if group and size > MAX_GROUP_BYTES:
                 break
             queued = self._queue.popleft()
@@ -157,12 +157,12 @@ class Writer:
             self._next_checkpoint = time.monotonic() + _CHECKPOINT_PAUSE_SECONDS
 
 
-def _perform(transaction: Transaction, group: Iterable[Write[Any] | Append]) -> list[Any]:
+def _perform(transaction: Transaction, group: Iterable[Write[Any] | Append | BlockAppend]) -> list[Any]:
     """What each write answers or refuses with. Appends that follow one another are one piece of work."""
     outcomes: list[Any] = []
-    appends: list[Append] = []
+    appends: list[Append | BlockAppend] = []
     for work in group:
-        if isinstance(work, Append):
+        if isinstance(work, Append | BlockAppend):
             appends.append(work)
             continue
         if appends:
