@@ -4,9 +4,18 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from turndock.agent.v1 import AgentStatus, Batch
-from turndock.types.v1 import Event, MessageStreamed, Scope
+from turndock.types.v1 import EVENT_TYPE_MESSAGE_STREAMED, Event, MessageStreamed, Scope
 from turndock_server.core import feed
-from turndock_server.core.feed import AgentKey, Feed, Tail, blocks_of, encode_frame, take_batch
+from turndock_server.core.feed import (
+    AgentKey,
+    Block,
+    Feed,
+    Tail,
+    blocks_of,
+    encode_frame,
+    frame_of,
+    take_batch,
+)
 from turndock_server.core.wireformat import varint
 
 KEY = AgentKey("red", "ses_1")
@@ -14,13 +23,27 @@ KEY = AgentKey("red", "ses_1")
 
 def committed(first: int, last: int, *, size: int = 1) -> list[Event]:
     return [
-        Event(sequence=number, run_id="r1", message_streamed=MessageStreamed(text="x" * size))
+        Event(
+            id=str(number),
+            sequence=number,
+            type=EVENT_TYPE_MESSAGE_STREAMED,
+            session_id="ses_1",
+            run_id="r1",
+            message_streamed=MessageStreamed(text="x" * size),
+        )
         for number in range(first, last + 1)
     ]
 
 
 def numbers(chunks: bytes) -> list[int]:
     return [event.sequence for event in Batch.FromString(chunks).events]
+
+
+def tail_of(*pushes: list[Event]) -> Tail:
+    tail = Tail()
+    for pushed in pushes:
+        tail.push(blocks_of(pushed))
+    return tail
 
 
 def all_after(tail: Tail, after: int) -> list[int]:
@@ -35,7 +58,25 @@ def all_after(tail: Tail, after: int) -> list[int]:
 def test_a_frame_is_an_element_of_a_batch_byte_for_byte() -> None:
     events = [*committed(1, 3), *committed(4, 4, size=70_000)]
     assert b"".join(encode_frame(event).chunk for event in events) == Batch(events=events).SerializeToString()
-    assert varint(300) == b"\xac\x02"
+    [event] = committed(7, 7, size=300)
+    frame = frame_of(event.sequence, event.type, event.run_id, event.SerializeToString())
+    assert list(Batch.FromString(frame.chunk).events) == [event]
+
+
+def test_a_block_is_what_protobuf_makes_of_its_events() -> None:
+    block = Block.of(committed(1, 3))
+    assert block.chunks == Batch(events=committed(1, 3)).SerializeToString()
+    assert b"".join(frame.chunk for frame in block.frames()) == block.chunks
+
+
+def test_varints() -> None:
+    assert [varint(number) for number in (0, 127, 128, 300, 1 << 21)] == [
+        b"\x00",
+        b"\x7f",
+        b"\x80\x01",
+        b"\xac\x02",
+        b"\x80\x80\x80\x01",
+    ]
 
 
 @given(st.lists(st.integers(1, 6), max_size=8), st.integers(0, 50))
@@ -52,10 +93,20 @@ def test_a_watcher_gets_everything_after_its_cursor_wherever_it_stands(sizes: li
         assert [frame.sequence for frame in frames] == list(range(after + 1, frames[-1].sequence + 1))
 
 
+def test_a_watcher_within_a_block_gets_the_rest_of_it() -> None:
+    tail = tail_of(committed(1, 4), committed(5, 6))
+    chunks, last = tail.batch(2)
+    assert (numbers(chunks), last) == ([3, 4], 4)
+    assert [frame.sequence for frame in tail.frames(2)] == [3, 4]
+
+
+def test_a_tail_covers_only_what_follows_without_a_gap() -> None:
+    tail = tail_of(committed(5, 6))
+    assert [tail.covers(after) for after in (3, 4, 5, 6)] == [False, True, True, False]
+
+
 def test_a_gap_makes_the_tail_forget_and_nothing_else() -> None:
-    tail = Tail()
-    tail.push(blocks_of(committed(1, 5)))
-    tail.push(blocks_of(committed(8, 9)))
+    tail = tail_of(committed(1, 5), committed(8, 9))
     assert not tail.covers(0)
     assert not tail.covers(5)
     assert all_after(tail, 7) == [8, 9]
@@ -63,12 +114,17 @@ def test_a_gap_makes_the_tail_forget_and_nothing_else() -> None:
 
 
 def test_what_comes_late_is_left_to_the_store() -> None:
-    tail = Tail()
-    tail.push(blocks_of(committed(6, 8)))
-    tail.push(blocks_of(committed(1, 5)))
+    tail = tail_of(committed(6, 8), committed(1, 5))
+    assert tail.head == 8
     tail.push(blocks_of(committed(9, 9)))
     assert not tail.covers(0)
     assert all_after(tail, 5) == [6, 7, 8, 9]
+
+
+def test_the_tail_is_bounded_by_blocks_and_keeps_the_latest() -> None:
+    tail = tail_of(*(committed(number, number) for number in range(1, feed.MAX_TAIL_BLOCKS + 11)))
+    assert not tail.covers(9)
+    assert tail.covers(10)
 
 
 def test_the_tail_is_bounded_by_bytes_and_keeps_the_latest() -> None:
@@ -82,34 +138,40 @@ def test_the_tail_is_bounded_by_bytes_and_keeps_the_latest() -> None:
 
 
 def test_batches_are_bounded_and_a_large_event_travels_alone() -> None:
-    tail = Tail()
-    for number in range(1, 11):
-        tail.push(blocks_of(committed(number, number, size=200_000)))
+    tail = tail_of(*(committed(number, number, size=feed.MAX_BATCH_BYTES // 3) for number in range(1, 11)))
     chunks, last = tail.batch(0)
-    assert last == len(numbers(chunks)) == 2
+    assert (numbers(chunks), last) == ([1, 2], 2)
     frames = [encode_frame(event) for event in committed(1, 3, size=300_000)]
     assert [frame.sequence for frame in take_batch(frames)] == [1]
     assert [frame.sequence for frame in take_batch(frames[2:])] == [3]
+
+
+def test_large_writes_are_cut_into_blocks_that_fit_a_message() -> None:
+    many = list(blocks_of(committed(1, 2 * feed.MAX_BATCH_EVENTS + 1)))
+    assert [(block.first, block.last) for block in many] == [(1, 1024), (1025, 2048), (2049, 2049)]
     large = list(blocks_of(committed(1, 20, size=200_000)))
     assert max(len(block.chunks) for block in large) <= feed.MAX_BLOCK_BYTES
     assert [number for block in large for number in numbers(block.chunks)] == list(range(1, 21))
 
 
 def test_watchers_at_the_same_place_share_their_bytes() -> None:
-    tail = Tail()
-    tail.push(blocks_of(committed(1, 3)))
-    tail.push(blocks_of(committed(4, 5)))
+    tail = tail_of(committed(1, 3), committed(4, 5))
     assert tail.batch(0)[0] is tail.batch(0)[0]
+    assert numbers(tail.batch(0)[0]) == [1, 2, 3, 4, 5]
     assert tail.batch(3)[0] is tail.batch(3)[0]
+    assert tail.batch(3)[1] == 5
 
 
 async def test_a_wake_up_carries_no_data_and_reaches_all() -> None:
-    tail = Tail()
-    first, second = tail.changed(), tail.changed()
-    assert first is second
-    tail.push(blocks_of(committed(1, 1)))
-    assert first.done()
-    assert tail.changed() is not first
+    shown = Feed()
+    with shown.watching(KEY) as tail, shown.watching(KEY) as same:
+        first, second = tail.changed(), same.changed()
+        assert first is second
+        shown.publish(KEY, committed(1, 1))
+        assert first.done()
+        assert first.result() is None
+        assert tail.changed() is not first
+    assert not shown.watched(KEY)
 
 
 def test_a_tail_exists_while_somebody_watches() -> None:
