@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Literal, get_args
 
-from turndock import serving, wire
+import pytest
+
+from turndock import events, serving, wire
 from turndock.backend.v1 import (
     PromptRequest,
     StartSessionRequest,
@@ -21,6 +23,7 @@ from turndock.remote import MULTIPLEXED, RemoteBackend
 from turndock.types.v1 import (
     ApprovalDecision,
     BackendSession,
+    Event,
     Scope,
     ToolApprovalDecided,
     ToolApprovalRequested,
@@ -30,7 +33,13 @@ Mode = Literal["in_process", "own_streams", "multiplexed"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 REMOTE_MODES: tuple[Mode, ...] = ("own_streams", "multiplexed")
 
-Script = Callable[[PromptRequest, TurnContext], AsyncIterator[TurnOutput | list[TurnOutput]]]
+DEADLINE_S = 10.0
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+remote_modes = pytest.mark.parametrize("mode", REMOTE_MODES)
+
+Outputs = AsyncIterator[TurnOutput | list[TurnOutput]]
+Script = Callable[[PromptRequest, TurnContext], Outputs]
 
 
 class ScriptedBackend(Backend):
@@ -42,9 +51,7 @@ class ScriptedBackend(Backend):
     async def start_session(self, request: StartSessionRequest) -> StartSessionResponse:
         return StartSessionResponse(session=BackendSession(data=request.config_json.encode()))
 
-    def prompt(
-        self, request: PromptRequest, turn: TurnContext
-    ) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
+    def prompt(self, request: PromptRequest, turn: TurnContext) -> Outputs:
         return self.script(request, turn)
 
     async def terminate_session(self, request: TerminateSessionRequest) -> TerminateSessionResponse:
@@ -114,3 +121,23 @@ async def _turns_have_left() -> None:
     ]
     if turns:
         await asyncio.wait(turns, timeout=10)
+
+
+async def play(
+    backend: Backend,
+    host: RecordingHost | None = None,
+    request: PromptRequest | None = None,
+    said: list[TurnOutput] | None = None,
+) -> list[TurnOutput]:
+    """Everything a turn says, one by one, texts as events; what it said until it raised is in `said`."""
+    said = [] if said is None else said
+    async with asyncio.timeout(DEADLINE_S):
+        async for output in backend.prompt(request or a_prompt(), host or RecordingHost()):
+            outputs = output if isinstance(output, list) else [output]
+            said += [events.text(one) if isinstance(one, str) else one for one in outputs]
+    return said
+
+
+def texts(said: list[TurnOutput]) -> str:
+    """The text of everything a turn said."""
+    return "".join(one.message_streamed.text for one in said if isinstance(one, Event))
