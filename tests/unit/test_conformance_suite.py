@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from turndock.conformance import ContractBroken, Outcome, Report, Suite, cases
+from turndock.conformance import ContractBroken, Outcome, Report, Suite, limits
 from turndock.conformance.claims import equal, holds, refused, unknown
 from turndock.errors import TurndockError, invalid, not_found
 
@@ -101,8 +102,7 @@ async def test_only_narrows_the_run_and_each_case_gets_its_own_fixture() -> None
     assert len(made) == 2
 
 
-async def test_whatever_an_implementation_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "CASE_TIMEOUT_S", 0.01)
+async def test_whatever_an_implementation_raises_is_a_finding() -> None:
     made: Suite[Shelf] = Suite("Shelf")
 
     @made.case("R-1")
@@ -116,9 +116,9 @@ async def test_whatever_an_implementation_raises_is_a_finding(monkeypatch: pytes
         await fails_with(ZeroDivisionError("too heavy"))
 
     @made.case("R-3")
-    async def hangs(shelf: Shelf) -> None:
-        """A shelf answers."""
-        await asyncio.Event().wait()
+    async def waits(shelf: Shelf) -> None:
+        """A shelf does not lose patience before the case does."""
+        await fails_with(TimeoutError("no board came"))
 
     @made.case("R-4")
     async def several(shelf: Shelf) -> None:
@@ -131,8 +131,72 @@ async def test_whatever_an_implementation_raises_is_a_finding(monkeypatch: pytes
     assert "A call that must succeed was refused: SESSION_NOT_FOUND" in details["refuses"]
     assert "test_conformance_suite.py" in details["refuses"]
     assert "ZeroDivisionError: too heavy" in details["breaks"]
-    assert "a call does not return" in details["hangs"]
+    assert "TimeoutError: no board came" in details["waits"]
     assert details["several"] == "The first board is missing.\nThe second board is missing."
+
+
+class Librarian:
+    async def answer(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_case_that_hangs_fails_with_its_name_and_what_it_waited_for() -> None:
+    made: Suite[Shelf] = Suite("Shelf")
+
+    @made.case("R-1", limit_s=0.05)
+    async def is_answered(shelf: Shelf) -> None:
+        """A shelf answers."""
+        await Librarian().answer()  # for ever
+
+    @made.case("R-2", limit_s=0.05)
+    async def answers_two(shelf: Shelf) -> None:
+        """A shelf answers two at once."""
+
+        async def ask() -> None:
+            await asyncio.Event().wait()  # one of two
+
+        await asyncio.gather(ask(), ask())
+
+    @made.case("R-3")
+    async def stands(shelf: Shelf) -> None:
+        """A shelf stands after what was before."""
+
+    report = await run(made)
+    assert [result.outcome for result in report.results] == [Outcome.FAILED, Outcome.FAILED, Outcome.PASSED]
+    lone, two = (failure.detail.splitlines() for failure in report.failures)
+    assert lone[0] == "is_answered was not over after 0.05 seconds. It waited for:"
+    assert "test_conformance_suite.py:" in lone[1]
+    assert "await Librarian().answer()  # for ever (in Librarian.answer > Event.wait)" in lone[1]
+    assert len(lone) == 2
+    assert two[0].startswith("answers_two ")
+    assert "await asyncio.gather(ask(), ask())" in two[1]
+    assert "await asyncio.Event().wait()  # one of two (in Event.wait)" in two[2]
+    assert len(two) == 3
+    assert made["stands"].limit_s == limits.CASE_LIMIT_S
+
+
+async def test_a_case_that_does_not_end_when_cancelled_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "END_LIMIT_S", 0.05)
+    made: Suite[Shelf] = Suite("Shelf")
+    enough = asyncio.Event()
+
+    @made.case("R-1", limit_s=0.05)
+    async def listens(shelf: Shelf) -> None:
+        """A shelf listens."""
+        while not enough.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await enough.wait()
+
+    @made.case("R-2")
+    async def stands(shelf: Shelf) -> None:
+        """A shelf stands."""
+        enough.set()
+
+    report = await run(made)
+    assert [result.outcome for result in report.results] == [Outcome.FAILED, Outcome.PASSED]
+    assert report.failures[0].detail.endswith("It went on 0.05 seconds after it was cancelled, too.")
 
 
 async def test_a_cancelled_run_is_cancelled() -> None:

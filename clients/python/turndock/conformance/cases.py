@@ -1,6 +1,7 @@
 """Cases, suites, reports: the frame every contract's cases stand in.
 
-A case is `async def case(fixture)`, its docstring one sentence of the contract. It fails by raising. It gets a fixture
+A case is `async def case(fixture)`, its docstring one sentence of the contract. It fails by raising, and by taking too
+long. It gets a fixture
 of its own with a fresh random scope, so that cases need no cleaning and can share one implementation.
 
 What an implementation is put through is decided by people: abilities it is said to have are checked in full, those it
@@ -9,23 +10,20 @@ is said not to have are checked to be absent, and a case is skipped only where a
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from turndock.conformance.claims import ContractBroken
+from turndock.conformance.limits import CASE_LIMIT_S, TookTooLong, within
 from turndock.errors import TurndockError
 
 F = TypeVar("F")
 """What a contract's cases get."""
-
-CASE_TIMEOUT_S: Final = 60.0
-"""No case takes longer on an implementation that works."""
 
 
 class Outcome(enum.Enum):
@@ -50,6 +48,8 @@ class Case(Generic[F]):
     check: Callable[[F], Awaitable[None]]
     needs: frozenset[str]
     """Abilities without which it says nothing."""
+    limit_s: float = CASE_LIMIT_S
+    """Seconds after which it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,12 @@ class Suite(Generic[F]):
         self._cases: dict[str, Case[F]] = {}
 
     def case(
-        self, *requirements: str, needs: Iterable[str] = ()
+        self, *requirements: str, needs: Iterable[str] = (), limit_s: float = CASE_LIMIT_S
     ) -> Callable[[Callable[[F], Awaitable[None]]], Callable[[F], Awaitable[None]]]:
-        """Decorates the check of a case; its name is the case's name, its docstring the sentence."""
+        """Decorates the check of a case; its name is the case's name, its docstring the sentence.
+
+        A case that is not over after `limit_s` seconds has failed.
+        """
 
         def add(check: Callable[[F], Awaitable[None]]) -> Callable[[F], Awaitable[None]]:
             name = getattr(check, "__name__", "")
@@ -120,7 +123,7 @@ class Suite(Generic[F]):
                 raise ValueError(
                     f"case {name!r} needs a requirement, a sentence, a name of its own and known abilities"
                 )
-            self._cases[name] = Case(name, requirements, sentence, check, needed)
+            self._cases[name] = Case(name, requirements, sentence, check, needed, limit_s)
             return check
 
         return add
@@ -174,10 +177,9 @@ class Suite(Generic[F]):
 async def _fault(case: Case[F], fixture: F) -> str | None:
     """What a case finds wrong; None if nothing is."""
     try:
-        async with asyncio.timeout(CASE_TIMEOUT_S):
-            await case.check(fixture)
-    except TimeoutError:
-        return f"The case was not over after {CASE_TIMEOUT_S:.0f} seconds: a call does not return."
+        await within(case.limit_s, case.name, lambda: case.check(fixture), inspect.getfile(case.check))
+    except TookTooLong as late:
+        return str(late)
     except Exception as error:  # noqa: BLE001 - whatever an implementation raises is a finding
         return "\n".join(dict.fromkeys(_told(case, error)))
     return None
