@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -85,7 +86,7 @@ class Child:
             start_new_session=True,
         )
         child = cls(process, buffer_bytes)
-        _guardian.watch(process.pid)
+        _guardian.watch(str(process.pid))
         child._watch_exit()
         connecting = asyncio.ensure_future(child._connect())
         try:
@@ -169,7 +170,7 @@ class Child:
         # With a pidfd the program is dead but not reaped: its number, which is its group's, is nobody else's yet.
         signal_group(self.pid, signal.SIGKILL)
         returncode = self._process.wait()
-        _guardian.forget(self.pid)
+        _guardian.forget(str(self.pid))
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -251,25 +252,39 @@ def signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
+def private_folder(prefix: str, *, within: str | None = None) -> Path:
+    """A new directory of sockets, for this user alone. It goes with this process, however that ends."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+    if "\n" not in str(folder):  # a name that cannot be told; somebody's TMPDIR
+        _guardian.watch(str(folder.absolute()))
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a private folder and what is in it."""
+    shutil.rmtree(folder)
+    _guardian.forget(str(folder.absolute()))
+
+
 class _Guardian:
     """Our end of `turndock_server.guardian`, one for the whole process, started with the first child."""
 
     def __init__(self) -> None:
-        self._groups: set[int] = set()
+        self._things: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def watch(self, group: int) -> None:
-        """Have the group killed should this process be gone."""
-        self._groups.add(group)
-        self._tell(f"+{group}\n")
+    def watch(self, thing: str) -> None:
+        """Have a group killed, or a directory removed, should this process be gone."""
+        self._things.add(thing)
+        self._tell(f"+{thing}\n")
 
-    def forget(self, group: int) -> None:
-        """The group has ended."""
-        self._groups.discard(group)
-        self._tell(f"-{group}\n")
+    def forget(self, thing: str) -> None:
+        """The group has ended; the directory is no more."""
+        self._things.discard(thing)
+        self._tell(f"-{thing}\n")
 
     def close(self) -> None:
-        """End the guardian, and with it the groups that are left."""
+        """End the guardian, and with it what is left."""
         process, self._process = self._process, None
         if process is not None:
             process.communicate()
@@ -291,13 +306,13 @@ class _Guardian:
             bufsize=0,
             start_new_session=True,
         )
-        self._write("".join(f"+{group}\n" for group in self._groups))
+        self._write("".join(f"+{thing}\n" for thing in self._things))
 
     def _write(self, lines: str) -> bool:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(lines.encode())
+            self._process.stdin.write(os.fsencode(lines))
         except BrokenPipeError:
             return False
         return True

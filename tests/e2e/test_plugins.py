@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -218,10 +219,11 @@ async def _logged(found: Callable[[], list[int]]) -> None:
         logging.getLogger("turndock").removeHandler(waker)
 
 
-async def test_a_plugin_dies_with_a_server_that_is_killed(tmp_path: Path) -> None:
+async def test_a_plugin_dies_with_a_server_that_is_killed_and_its_directory_goes(tmp_path: Path) -> None:
     source = f"""
         import asyncio, signal, sys
         sys.path[:0] = {sys.path!r}
+        from turndock_server import processes
         from turndock_server.plugins import SupervisedPlugin
 
         async def main():
@@ -229,7 +231,7 @@ async def test_a_plugin_dies_with_a_server_that_is_killed(tmp_path: Path) -> Non
             await plugin.start()
             while plugin.pid is None:
                 await plugin._change.wait()
-            print(plugin.pid)
+            print(plugin.pid, processes._guardian._process.pid, plugin.endpoint.path)
             await asyncio.Event().wait()
 
         asyncio.run(main())
@@ -237,13 +239,17 @@ async def test_a_plugin_dies_with_a_server_that_is_killed(tmp_path: Path) -> Non
     server = await asyncio.create_subprocess_exec(
         *python(tmp_path, source),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody is left to remove its directory
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert server.stdout is not None
-    pid = int(await server.stdout.readline())
-    server.kill()
-    await server.wait()
-    await gone(pid)
+    plugin, guardian, path = (await server.stdout.readline()).decode().split()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)  # as a plug-in that is killed leaves it behind
+        server.kill()
+        await server.wait()
+        await gone(int(plugin))
+        await gone(int(guardian))
+    assert not Path(path).parent.exists()
 
 
 @asynccontextmanager

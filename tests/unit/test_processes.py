@@ -136,7 +136,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-    assert processes._guardian._groups == set()
+    assert processes._guardian._things == set()
 
 
 async def test_a_program_that_is_not_there_is_an_os_error() -> None:
@@ -195,7 +195,7 @@ async def test_the_guardian_is_replaced_when_somebody_kills_it(tmp_path: Path) -
     assert processes._guardian._process is not guardian
     await first.stop()
     await second.stop()
-    assert processes._guardian._groups == set()
+    assert processes._guardian._things == set()
 
 
 class Pieces(asyncio.StreamReader):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,9 +14,18 @@ from turndock.serving import ENDPOINT_VARIABLE, PARENT_VARIABLE
 from turndock.wire import Endpoint, parse_endpoint
 from turndock_server.plugins.backoff import Backoff
 from turndock_server.plugins.dock import NOT_READY, Dock
-from turndock_server.processes import Child, TooLong, base_environment, exit_text, read_lines
+from turndock_server.processes import (
+    Child,
+    TooLong,
+    base_environment,
+    exit_text,
+    private_folder,
+    read_lines,
+    remove_folder,
+)
 
 _SCHEME: Final = "exec:"
+_PREFIX: Final = "turndock-"
 _SOCKET: Final = "plugin.sock"
 _MAX_LINE_BYTES: Final = 8192
 _SETTLED_S: Final = 60.0
@@ -87,7 +94,7 @@ class SupervisedPlugin(Dock):
             await asyncio.wait([self._supervising])
             self._supervising = None
         if self._folder is not None:
-            shutil.rmtree(self._folder)
+            remove_folder(self._folder)
             self._folder = None
 
     def trouble(self, error: TurndockError) -> str:
@@ -149,12 +156,12 @@ class SupervisedPlugin(Dock):
 
 def _private_folder() -> Path:
     """A new directory for this user alone, whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="turndock-"))
+    folder = private_folder(_PREFIX)
     try:
         parse_endpoint(f"unix:{folder / _SOCKET}")
     except TurndockError:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="turndock-", dir="/tmp"))
+        remove_folder(folder)
+        folder = private_folder(_PREFIX, within="/tmp")
     return folder
 
 
