@@ -243,6 +243,54 @@ async def test_a_watch_waits_for_a_server_that_is_away() -> None:
         assert (await pending).sequence == 3
 
 
+async def test_a_watch_says_once_that_its_connection_is_lost_and_once_that_it_is_back() -> None:
+    said: list[str] = []
+    lost, back = asyncio.Event(), asyncio.Event()
+
+    def on_lost(error: TurndockError) -> None:
+        said.append(error.code.name)
+        lost.set()
+
+    def on_resumed() -> None:
+        said.append("back")
+        back.set()
+
+    async with (
+        watched(1) as (_, fake, client, proxy),
+        client.agent("ann").watch(on_lost=on_lost, on_resumed=on_resumed) as watch,
+    ):
+        assert (await anext(watch)).sequence == 1
+        assert said == []
+        for round_ in (2, 3):
+            proxy.close_gate()
+            pending = asyncio.ensure_future(anext(watch))
+            await lost.wait()
+            await proxy.refused()
+            await proxy.refused()
+            assert said[-1] == "UNAVAILABLE"
+            proxy.open_gate()
+            await back.wait()  # although nothing has happened yet
+            fake.append("next")
+            assert (await pending).sequence == round_
+            lost.clear()
+            back.clear()
+        assert said == ["UNAVAILABLE", "back"] * 2
+
+
+async def test_what_a_watch_is_told_to_call_may_end_it() -> None:
+    class Enough(Exception):
+        pass
+
+    def give_up(error: TurndockError) -> None:
+        raise Enough
+
+    async with watched(1) as (_, _, client, proxy), client.agent("ann").watch(on_lost=give_up) as watch:
+        assert (await anext(watch)).sequence == 1
+        proxy.close_gate()
+        with pytest.raises(Enough):
+            await anext(watch)
+
+
 async def test_a_watch_with_bounded_tries_gives_up() -> None:
     async with (
         watched(1) as (_, _, client, proxy),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.agent_host import fake_host
+from support.proxy import proxied
 from turndock.client import Retry, SyncClient, TurnFailed
 from turndock.errors import TurndockError
 
@@ -72,6 +73,31 @@ def watch_until_closed(endpoint: str) -> None:
 async def test_a_watch_in_another_thread_ends_when_it_is_closed() -> None:
     async with fake_host() as (_, endpoint):
         await in_thread(watch_until_closed, str(endpoint))
+
+
+def watch_over_a_break(endpoint: str, cut: Callable[[], None]) -> None:
+    lost, back = threading.Event(), threading.Event()
+    with SyncClient(endpoint, retry=EAGER) as client:
+        agent = client.start_agent("ann", backend="echo")
+        with agent.watch(on_lost=lambda _: lost.set(), on_resumed=back.set) as watch:
+            agent.ask("one")
+            assert next(watch).sequence == 1
+            cut()
+            agent.ask("two")
+            assert [next(watch).sequence for _ in range(3)] == [2, 3, 4]
+        assert lost.is_set()
+        assert back.is_set()
+
+
+async def test_a_watch_says_that_its_connection_is_lost_and_back() -> None:
+    async with fake_host() as (_, endpoint), proxied(endpoint.host, endpoint.port) as proxy:
+        loop = asyncio.get_running_loop()
+
+        def cut() -> None:
+            loop.call_soon_threadsafe(proxy.cut)
+
+        work = asyncio.to_thread(watch_over_a_break, f"127.0.0.1:{proxy.port}", cut)
+        await asyncio.wait_for(work, DEADLINE_S)
 
 
 def use_from_many_threads(endpoint: str) -> None:

@@ -45,7 +45,15 @@ async def watch(
     agent = host.agent(name)
     if new:
         after = (await agent.status()).last_sequence
-    async with agent.watch(after, types=wanted, run_id=run, until_terminal=until_terminal) as log:
+    log = agent.watch(
+        after,
+        types=wanted,
+        run_id=run,
+        until_terminal=until_terminal,
+        on_lost=lambda why: hint(f"the connection is lost ({why.message}); trying again until it is back"),
+        on_resumed=lambda: hint("the connection is back"),
+    )
+    async with log:
         reported = 0
         async for event in log:
             for gap in log.skipped[reported:]:

@@ -11,5 +11,7 @@ from turndock.client.host import DEFAULT_ENDPOINT as DEFAULT_ENDPOINT
 from turndock.client.host import Retry as Retry
 from turndock.client.outcome import TurnFailed as TurnFailed
 from turndock.client.prompt import PromptStream as PromptStream
+from turndock.client.streams import OnLost as OnLost
+from turndock.client.streams import OnResumed as OnResumed
 from turndock.client.watch import FrameWatch as FrameWatch
 from turndock.client.watch import Watch as Watch

@@ -33,6 +33,7 @@ from turndock.agent.v1 import (
 from turndock.client.host import HostCalls, rows_of
 from turndock.client.outcome import TurnFailed, has_ended, response_of
 from turndock.client.prompt import PromptStream
+from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.errors import TurndockError
 from turndock.events import new_id
@@ -257,6 +258,8 @@ class AgentHandle:
         until_terminal: bool = False,
         max_delay: float = 0.0,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: Literal[False] = False,
     ) -> Watch: ...
     @overload
@@ -271,6 +274,8 @@ class AgentHandle:
         progress_interval: float | None = None,
         with_status: bool = False,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: Literal[True],
     ) -> FrameWatch: ...
     def watch(
@@ -284,6 +289,8 @@ class AgentHandle:
         progress_interval: float | None = None,
         with_status: bool = False,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: bool = False,
     ) -> Watch | FrameWatch:
         """Its log after a sequence number or a cursor, and on as it grows, across lost connections.
@@ -297,6 +304,8 @@ class AgentHandle:
             progress_interval: Yield a `progress` frame after so many seconds without another.
             with_status: Yield `status` frames.
             tries: Give up after so many failures in a row; None = never.
+            on_lost: Called with the reason when the connection is lost; the watch tries to get it back.
+            on_resumed: Called when it is back. Both are called in the event loop and must not block.
             frames: Yield frames instead of events.
         """
 
@@ -314,7 +323,9 @@ class AgentHandle:
             progress_interval=progress_interval,
             with_status=with_status,
         )
-        return (FrameWatch if frames else Watch)(self._host, request, locate, tries=tries)
+        return (FrameWatch if frames else Watch)(
+            self._host, request, locate, tries=tries, on_lost=on_lost, on_resumed=on_resumed
+        )
 
 
 def watch_request(

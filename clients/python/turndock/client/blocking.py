@@ -23,6 +23,7 @@ from turndock.client.client import Client
 from turndock.client.host import DEFAULT_ENDPOINT, Retry
 from turndock.client.loop_thread import LoopThread
 from turndock.client.prompt import PromptStream
+from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import Watch
 from turndock.types.v1 import AgentLimits, Cursor, Event, EventType, Response, Run, RunStatus
 
@@ -70,6 +71,8 @@ class WatchOptions(TypedDict, total=False):
     until_terminal: bool
     max_delay: float
     tries: int | None
+    on_lost: OnLost | None
+    on_resumed: OnResumed | None
 
 
 class SyncClient:
@@ -205,7 +208,7 @@ class SyncAgentHandle:
         return self._loop.run(self._agent.stop(reason=reason))
 
     def watch(self, after: int | Cursor = 0, **options: Unpack[WatchOptions]) -> SyncWatch:
-        """See `AgentHandle.watch`."""
+        """See `AgentHandle.watch`. `on_lost` and `on_resumed` are called in the client's own thread."""
         return SyncWatch(self._loop, self._loop.run(_watch(self._agent, after, options)))
 
 

@@ -19,6 +19,7 @@ from turndock.agent.v1 import (
 )
 from turndock.client.agent import AgentHandle, watch_request
 from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls, Retry, rows_of
+from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
 from turndock.remote import RemoteArtifactStore, RemoteSessionStore
@@ -162,6 +163,8 @@ class Client:
         types: Iterable[EventType.ValueType] = (),
         max_delay: float = 0.0,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: Literal[False] = False,
     ) -> Watch: ...
     @overload
@@ -173,6 +176,8 @@ class Client:
         progress_interval: float | None = None,
         with_status: bool = False,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: Literal[True],
     ) -> FrameWatch: ...
     def watch(
@@ -183,6 +188,8 @@ class Client:
         progress_interval: float | None = None,
         with_status: bool = False,
         tries: int | None = None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
         frames: bool = False,
     ) -> Watch | FrameWatch:
         """The logs of 1 to 100 sessions in one stream: each after its cursor, or from its beginning when named by id.
@@ -196,7 +203,9 @@ class Client:
         request = watch_request(
             types=types, max_delay=max_delay, progress_interval=progress_interval, with_status=with_status
         )
-        return (FrameWatch if frames else Watch)(self._host, request, locate, tries=tries)
+        return (FrameWatch if frames else Watch)(
+            self._host, request, locate, tries=tries, on_lost=on_lost, on_resumed=on_resumed
+        )
 
 
 def _object(value: Mapping[str, Any] | None) -> str:

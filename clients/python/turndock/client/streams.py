@@ -15,13 +15,20 @@ from turndock.errors import TurndockError
 
 Message = TypeVar("Message")
 
+OnLost = Callable[[TurndockError], None]
+"""Called when the connection is lost, once until it is back, with what is known of the reason."""
+
+OnResumed = Callable[[], None]
+"""Called when a lost connection is back, before anything of it is read."""
+
 
 class ResumedStream(Generic[Message]):
     """The messages of one call after another, until it is closed.
 
     `open_call` makes a call for the place where the reader stands. After a break the next read makes another one, with
     pauses that grow; so many `tries` without a message in between end it with the last error, None = never. Any error
-    but UNAVAILABLE ends it at once.
+    but UNAVAILABLE ends it at once. `on_lost` and `on_resumed` are called in the event loop, where they must not block;
+    what they raise reaches the reader.
     """
 
     def __init__(
@@ -30,10 +37,14 @@ class ResumedStream(Generic[Message]):
         retry: Retry,
         *,
         tries: int | None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
     ) -> None:
         self._open_call = open_call
         self._retry = retry
         self._tries = tries
+        self._on_lost = on_lost
+        self._on_resumed = on_resumed
         self._call: grpc.aio.UnaryStreamCall[Any, Message] | None = None
         self._closed = asyncio.Event()
         self._failures = 0
@@ -49,6 +60,8 @@ class ResumedStream(Generic[Message]):
         self._hang_up()
         self._failures += 1
         self._error = error
+        if self._failures == 1 and self._on_lost is not None:
+            self._on_lost(error)
         if self._tries is not None and self._failures >= self._tries:
             raise error
 
@@ -72,7 +85,9 @@ class ResumedStream(Generic[Message]):
                 self._hang_up()
                 raise
             else:
-                self._failures = 0
+                resumed, self._failures = self._failures > 0, 0
+                if resumed and self._on_resumed is not None:
+                    self._on_resumed()
                 return message
         return None
 

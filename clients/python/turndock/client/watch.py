@@ -11,7 +11,7 @@ import grpc.aio
 
 from turndock.agent.v1 import End, Skipped, WatchRequest, WatchResponse
 from turndock.client.host import HostCalls
-from turndock.client.streams import ResumedStream
+from turndock.client.streams import OnLost, OnResumed, ResumedStream
 from turndock.errors import TurndockError
 from turndock.types.v1 import Cursor, Event
 
@@ -34,7 +34,16 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
     whatever else the server refuses; UNAVAILABLE after as many tries in a row as the watch was given.
     """
 
-    def __init__(self, host: HostCalls, request: WatchRequest, locate: Locate, *, tries: int | None) -> None:
+    def __init__(
+        self,
+        host: HostCalls,
+        request: WatchRequest,
+        locate: Locate,
+        *,
+        tries: int | None,
+        on_lost: OnLost | None = None,
+        on_resumed: OnResumed | None = None,
+    ) -> None:
         self.skipped: list[Skipped] = []
         """Ranges of numbers that were pruned and cannot be delivered, as they were met."""
         self.end: End.Reason.ValueType | None = None
@@ -43,7 +52,9 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
         self._request = request
         self._locate = locate
         self._places: dict[str, Cursor] = {}
-        self._stream = ResumedStream(self._call, host.retry, tries=tries)
+        self._stream = ResumedStream(
+            self._call, host.retry, tries=tries, on_lost=on_lost, on_resumed=on_resumed
+        )
         self._first: WatchResponse | None = None
         self._seen = self._see()
 
