@@ -77,16 +77,21 @@ def doctor(
     listen: ListenOption = None,
     data: DataOption = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="As for `serve`.")] = False,
+    *,
+    start: Annotated[
+        bool, typer.Option("--start/--no-start", help="Start the plug-ins of the server, ask them, end them.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Say what is wrong with a configuration, and how to mend it.
 
-    Looks at what `serve` with the same options would start with. Starts and changes nothing. Exits with 1 when
-    something would keep the server from starting or from doing what it is told.
+    Looks at what `serve` with the same options would start with, and changes nothing. The programs of plug-ins are
+    started for a moment, unless --no-start. Exits with 1 when something would keep the server from starting or from
+    doing what it is told.
     """
     from turndock_server.doctor import Level, examine
 
-    findings = examine(config, _overrides(listen, data, insecure=insecure))
+    findings = examine(config, _overrides(listen, data, insecure=insecure), start=start)
     if as_json:
         say_json(
             [

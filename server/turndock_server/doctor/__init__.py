@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and how to mend it. Nothing is started and nothing is changed.
+"""What is wrong with a configuration, and how to mend it. Nothing is changed, and nothing goes on afterwards.
 
 Every check is one function that takes the settings and says what it found; `CHECKS` is the list of them.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turndock_server.config import ConfigError, Settings, find_file, load
-from turndock_server.doctor import docking, places, storage, words
+from turndock_server.doctor import docking, places, storage, trying, words
 from turndock_server.doctor.findings import Finding as Finding
 from turndock_server.doctor.findings import Level as Level
 
@@ -33,12 +33,17 @@ CHECKS: Final[tuple[Check, ...]] = (
     docking.behaviors,
     docking.commands,
     docking.programs,
-    docking.plugins,
 )
+"""All but the one that asks the plug-ins, and starts them or not."""
 
 
-def examine(config: Path | None = None, overrides: Mapping[str, Any] | None = None) -> list[Finding]:
-    """Everything there is to say about the configuration that a server started the same way would have."""
+def examine(
+    config: Path | None = None, overrides: Mapping[str, Any] | None = None, *, start: bool = True
+) -> list[Finding]:
+    """Everything there is to say about the configuration that a server started the same way would have.
+
+    Plug-ins that the server would start are started, asked and ended, unless `start` is false.
+    """
     try:
         file = find_file(config)
         settings = load(config, overrides)
@@ -52,10 +57,11 @@ def examine(config: Path | None = None, overrides: Mapping[str, Any] | None = No
             )
             for fault in error.faults
         ]
+    plugins: Check = trying.plugins if start else docking.plugins
     source = f"{file} is read" if file else "there is no file; defaults and environment"
     return [
         Finding(Level.OK, "configuration", source),
-        *(finding for check in CHECKS for finding in check(settings)),
+        *(finding for check in (*CHECKS, plugins) for finding in check(settings)),
     ]
 
 

@@ -17,7 +17,7 @@ from turndock_server.backends.command import CommandConfig
 from turndock_server.backends.llama_engine import NotInstalledError, default_model_path
 from turndock_server.backends.sessions import parse_config
 from turndock_server.behaviors import registry as behavior_registry
-from turndock_server.config import PluginSettings, Settings
+from turndock_server.config import Settings
 from turndock_server.config.unknown import nearest
 from turndock_server.doctor.findings import Finding, Level
 from turndock_server.processes import find_program
@@ -124,21 +124,22 @@ def _found(key: str, program: str) -> Finding:
 
 def plugins(settings: Settings) -> Iterator[Finding]:
     """Every plug-in that runs by itself answers, is ready, and offers what it is used for."""
-    static = {name: plugin for name, plugin in settings.plugins.items() if not plugin.command}
-    if not static:
-        return
-    answers = asyncio.run(_asked(static))
-    for name, answer in answers.items():
-        level = Level.ERROR if name in settings.required_plugins() else Level.WARNING
-        yield from _judged(name, answer, _uses(settings, name), level)
+    static = [name for name, plugin in settings.plugins.items() if not plugin.command]
+    if static:
+        for findings in asyncio.run(_all(settings, static)):
+            yield from findings
+
+
+async def _all(settings: Settings, names: list[str]) -> list[list[Finding]]:
+    return await asyncio.gather(*(look(settings, name) for name in names))
+
+
+async def look(settings: Settings, name: str) -> list[Finding]:
+    """What there is to say of a plug-in that runs by itself."""
+    return list(judged(settings, name, await _ask(settings.plugins[name].endpoint)))
 
 
 Answer = tuple[DescribeResponse, ProbeResponse] | TurndockError
-
-
-async def _asked(static: Mapping[str, PluginSettings]) -> dict[str, Answer]:
-    answers = await asyncio.gather(*(_ask(plugin.endpoint) for plugin in static.values()))
-    return dict(zip(static, answers, strict=True))
 
 
 async def _ask(endpoint: str) -> Answer:
@@ -156,22 +157,26 @@ async def _ask(endpoint: str) -> Answer:
 
 def _uses(settings: Settings, name: str) -> dict[str, ContractKind.ValueType]:
     """Which contracts the configuration needs of a plug-in, by the key that says so."""
-    uses = {
+    needed = {
         f"backends.{backend}": ContractKind.CONTRACT_KIND_BACKEND
         for backend, settings_of in settings.backends.items()
         if settings_of.plugin == name
     }
     if settings.store.plugin == name:
-        uses["store.kind"] = ContractKind.CONTRACT_KIND_SESSION_STORE
+        needed["store.kind"] = ContractKind.CONTRACT_KIND_SESSION_STORE
     if settings.artifacts.plugin == name:
-        uses["artifacts.kind"] = ContractKind.CONTRACT_KIND_ARTIFACT_STORE
-    return uses
+        needed["artifacts.kind"] = ContractKind.CONTRACT_KIND_ARTIFACT_STORE
+    return needed
 
 
-def _judged(
-    name: str, answer: Answer, uses: Mapping[str, ContractKind.ValueType], level: Level
-) -> Iterator[Finding]:
-    key = f"plugins.{name}"
+def weight(settings: Settings, name: str) -> Level:
+    """How much it matters that a plug-in cannot be used."""
+    return Level.ERROR if name in settings.required_plugins() else Level.WARNING
+
+
+def judged(settings: Settings, name: str, answer: Answer) -> Iterator[Finding]:
+    """What there is to say of a plug-in that was asked."""
+    key, level = f"plugins.{name}", weight(settings, name)
     if isinstance(answer, TurndockError):
         yield Finding(level, key, f"does not answer: {answer.message}", "Start it, or mend its endpoint")
         return
@@ -183,7 +188,7 @@ def _judged(
     else:
         yield Finding(Level.OK, key, f"{description.name} {description.version} is ready")
     offered = {contract.kind for contract in description.contracts}
-    for use, contract in uses.items():
+    for use, contract in _uses(settings, name).items():
         if contract not in offered:
             wanted = ContractKind.Name(contract).removeprefix(_KIND).lower()
             yield Finding(

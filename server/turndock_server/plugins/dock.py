@@ -138,6 +138,10 @@ class Dock(ABC):
         if self._refused:
             raise TurndockError(_UNAVAILABLE, f"plug-in {self.name} {self.message}")
 
+    async def changed(self) -> None:
+        """Wait until the state or the message is another."""
+        await self._change.wait()
+
     def info(self) -> PluginInfo:
         """The plug-in as the server sees it."""
         return PluginInfo(

@@ -62,7 +62,7 @@ class SupervisedPlugin(Dock):
         self._starts = 0
         self._child: Child | None = None
         self._last_line = ""
-        self._ending = "was not started yet"
+        self._ending = ""
         self._supervising: asyncio.Task[None] | None = None
 
     @property
@@ -79,6 +79,11 @@ class SupervisedPlugin(Dock):
     def pid(self) -> int | None:
         """Number of the running process; None if there is none."""
         return self._child.pid if self._child is not None else None
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, or failed to start, the last time it did; empty = it never has."""
+        return self._ending
 
     async def start(self) -> None:
         """Start the process and begin to connect. Returns at once; `wait_ready` waits."""
@@ -99,7 +104,7 @@ class SupervisedPlugin(Dock):
 
     def trouble(self, error: TurndockError) -> str:
         if self._child is None:
-            return self._ending
+            return self._ending or "was not started yet"
         if self._expected and error.code is Code.UNAVAILABLE:
             return self._silence(self._child)
         return f"runs as process {self._child.pid} and does not answer: {error.message}"
