@@ -148,6 +148,7 @@ class App:
                 if each.kind != COMMAND
             },
             behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
+            backend_wait_s=settings.limits.backend_wait_ms / 1000,
         )
         prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)

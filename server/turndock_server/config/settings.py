@@ -144,6 +144,9 @@ class LimitSettings(Section):
     """Longest turn, in milliseconds. 0 = no watchdog."""
     inactivity_ms: int = Field(default=0, ge=0, le=_YEAR_MS)
     """Longest silence of a backend within a turn, in milliseconds. 0 = no limit."""
+    backend_wait_ms: int = Field(default=30_000, ge=100, le=3_600_000)
+    """How long the start of an agent, and a turn that has to take its backend's session up again, wait for the backend,
+    in milliseconds: until it can be reached and until it has answered. Then the start, or the turn, fails."""
     idle_shutdown_ms: int = Field(default=300_000, ge=0, le=_YEAR_MS)
     """Idle time after which an agent leaves memory, in milliseconds. Any call brings it back. 0 = never."""
     max_pending_prompts: int = Field(default=1_000, ge=0, le=1_000_000)

@@ -89,7 +89,7 @@ class Agent:
         self._env = env
         self._turn: Turn | None = None
         self._kill: Kill | None = None
-        self._attaching = False
+        self._attaching: asyncio.Event | None = None
         self._winding_down = False
         self._begin_lock: asyncio.Lock | None = None
         record = claim.session.agent
@@ -209,8 +209,9 @@ class Agent:
             self._kill = kill
         if run_id and run_id != self.current_run_id:
             return False
-        if self._attaching:
-            self._kill = self._kill or kill  # The turn is killed as soon as it exists.
+        if self._attaching is not None:
+            self._kill = self._kill or kill
+            self._attaching.set()  # The backend is not waited for any longer.
             return True
         return self._turn is not None and self._turn.kill(kill)
 
@@ -287,7 +288,7 @@ class Agent:
             started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING
         )
         self.mailbox.remove(run.id)
-        self.current_run_id, self._attaching = run.id, True
+        self.current_run_id, self._attaching = run.id, asyncio.Event()
         self._enter(Phase.PROCESSING)
         return started
 
@@ -302,7 +303,7 @@ class Agent:
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
-            self._attaching = False
+            self._attaching = None
         turn = self._turn = Turn(
             self._backend(),
             PromptRequest(
@@ -342,6 +343,7 @@ class Agent:
                 self._backend(), self.key.scope, self.session.id, record.definition, record.backend_session
             ),
             self._env.backend_wait_s,
+            self._attaching or asyncio.Event(),
             given_up=lambda: self._kill is not None or self._winding_down,
         )
         record.backend_session.CopyFrom(attached.session)

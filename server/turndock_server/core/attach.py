@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from turndock import events
 from turndock.backend.v1 import ResumeSessionRequest, StartSessionRequest, TerminateSessionRequest
@@ -18,6 +20,10 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_CANCELLED_WITHIN_S = 1.0
+"""How long a backend's call may take to end when it is cancelled; then it is left to itself."""
+_RELEASE_WITHIN_S = 10.0
+"""How long a backend may take to release a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +88,77 @@ class BackendNotReady(Exception):
 
 
 async def patiently(
-    attempt: Callable[[], Awaitable[Attached]], patience_s: float, given_up: Callable[[], bool]
+    attempt: Callable[[], Coroutine[Any, Any, Attached]],
+    patience_s: float,
+    killed: asyncio.Event,
+    given_up: Callable[[], bool],
 ) -> Attached:
     """Try until it works, as long as the errors say that trying again helps.
 
-    Raises `BackendNotReady` when patience ends, when `given_up` says so, or when an error is not retryable.
+    Raises `BackendNotReady` when patience ends, as soon as `killed` is set, when `given_up` says so after a try, or
+    when an error is not retryable.
     """
     deadline = time.monotonic() + patience_s
     pause = _FIRST_PAUSE_S
     while True:
         try:
-            return await attempt()
+            return await within(attempt(), deadline - time.monotonic(), killed)
         except TurndockError as error:
             if not error.retryable or given_up() or time.monotonic() + pause > deadline:
                 raise BackendNotReady(start_failure(error)) from error
             log.warning("the backend cannot be reached, trying again in %.1f s: %s", pause, error)
+        except BackendNotReady:
+            raise
         except Exception as error:
             raise BackendNotReady(start_failure(error)) from error
-        await asyncio.sleep(pause)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(killed.wait(), pause)
         pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+async def within(
+    call: Coroutine[Any, Any, Attached], limit_s: float, killed: asyncio.Event | None = None
+) -> Attached:
+    """What the backend answers; also when it hangs, this returns.
+
+    Raises `BackendNotReady` when `limit_s` is over and when `killed` is set, and whatever the call raises.
+    """
+    began = time.monotonic()
+    answering = asyncio.create_task(call)
+    killing = asyncio.create_task((killed or asyncio.Event()).wait())
+    try:
+        await asyncio.wait((answering, killing), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+    finally:
+        killing.cancel()
+        await _cancelled(answering)
+    message = f"the backend did not answer within {time.monotonic() - began:.1f} s"
+    raise BackendNotReady(
+        Failure(reason="backend_start_failed", message=message, retryable=True, causes=["timeout"])
+    )
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=_CANCELLED_WITHIN_S)
+        if not task.done():
+            log.error("a backend's call hangs and does not heed its cancellation")
+            _left.add(task)
+            task.add_done_callback(_left.discard)
+        elif not task.cancelled():
+            task.exception()  # nobody waits for it any more
+
+
+_left: set[asyncio.Task[Any]] = set()
+"""The loop keeps only weak references to tasks."""
 
 
 def start_failure(error: Exception) -> Failure:
     """What a backend that does not start leaves of its error."""
+    if isinstance(error, BackendNotReady):
+        return error.failure
     if isinstance(error, TurndockError):
         return Failure(
             reason="backend_start_failed",
@@ -118,6 +172,7 @@ def start_failure(error: Exception) -> Failure:
 async def terminate(backend: Callable[[], Backend], scope: Scope | None, session: BackendSession) -> None:
     """Let the backend release a session. What it answers, if it is there at all, changes nothing: the agent is gone."""
     try:
-        await backend().terminate_session(TerminateSessionRequest(scope=scope, session=session))
+        async with asyncio.timeout(_RELEASE_WITHIN_S):
+            await backend().terminate_session(TerminateSessionRequest(scope=scope, session=session))
     except Exception:
         log.warning("the backend did not release its session", exc_info=True)

@@ -40,7 +40,7 @@ class Environment:
     redact_text: Callable[[str], str] = str
     """Takes secrets out of a response's text, as the journal does out of events."""
     backend_wait_s: float = 30.0
-    """How long a turn waits for a backend that cannot be reached."""
+    """How long a start, or a turn, waits for a backend that cannot be reached or does not answer."""
 
     def backend(self, name: str) -> Backend:
         """The backend of that name. Raises INVALID_ARGUMENT naming those there are."""

@@ -113,8 +113,11 @@ class Starter:
         backend = env.backend(definition.backend)
         state_json = await self._init_agent(key, request, definition, session)
         try:
-            attached = await attach.resume_or_start(
-                backend, key.scope, session.id, definition, session.agent.backend_session
+            attached = await attach.within(
+                attach.resume_or_start(
+                    backend, key.scope, session.id, definition, session.agent.backend_session
+                ),
+                env.backend_wait_s,
             )
         except Exception as error:
             raise _start_failed(definition, error) from error
