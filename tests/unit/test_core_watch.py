@@ -350,3 +350,52 @@ async def test_a_slow_reader_sees_the_latest_status_alone() -> None:
         assert await watching.waits()
         watching.pending.cancel()
         await asyncio.wait((watching.pending,))
+
+
+async def test_a_packed_watch_has_as_many_frames_in_a_message_as_are_ready() -> None:
+    feed = Feed()
+    keys = [AgentKey(None, f"ses_{number}") for number in range(3)]
+
+    async def read(key: AgentKey, after: int, limit: int) -> LogPage:
+        return LogPage((), 0, 0, after, "first", 0)
+
+    async def never(*_: Any) -> Any:
+        raise AssertionError("nobody asked for it")
+
+    context = WatchContext(feed, read, never, never, asyncio.Event())
+    cursors = [Cursor(session_id=key.session_id) for key in keys]
+    frames = watch(context, None, WatchRequest(cursors=cursors, packed=True))
+
+    async def message() -> list[WatchResponse]:
+        async with asyncio.timeout(5):
+            first = WatchResponse.FromString(await anext(frames))
+        more = list(first.more)
+        assert not any(each.more for each in more)
+        return [first, *more]
+
+    async with aclosing(frames):
+        for key in keys:
+            (created,) = await message()
+            assert (created.cursor.session_id, created.WhichOneof("frame")) == (key.session_id, "created")
+        caught_up = await message()
+        assert [frame.WhichOneof("frame") for frame in caught_up] == ["caught_up"] * 3
+        asking = asyncio.ensure_future(message())
+        await asyncio.sleep(0)
+        for number, key in enumerate(reversed(keys), 1):
+            events = [Event(sequence=each, type=TEXT) for each in range(1, number + 1)]
+            feed.publish(key, events)
+        batches = await asking
+        assert [frame.cursor.session_id for frame in batches] == ["ses_2", "ses_1", "ses_0"]
+        assert [frame.cursor.after_sequence for frame in batches] == [1, 2, 3]
+        assert [len(frame.batch.events) for frame in batches] == [1, 2, 3]
+        assert {frame.cursor.incarnation for frame in batches} == {"first"}
+
+
+async def test_a_packed_message_is_no_larger_than_a_batch_may_be() -> None:
+    log = Log(page=1)
+    log.add(3)
+    for event in log.events.values():
+        event.message_streamed.text = "x" * (300 << 10)
+    watching = Watching(log, packed=True)
+    async with aclosing(watching.frames):
+        assert await watching.until([3]) == ["created", [1], [2]]

@@ -7,7 +7,6 @@ gap from the store. It exists while somebody watches.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -114,10 +113,10 @@ class Tail:
     __slots__ = (
         "_blocks",
         "_bytes",
-        "_changed",
         "_joined",
         "deleted",
         "head",
+        "listeners",
         "status",
         "status_version",
         "watchers",
@@ -127,10 +126,11 @@ class Tail:
         self._blocks: deque[Block] = deque()
         self._bytes = 0
         self._joined: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._changed: asyncio.Future[None] | None = None
         self.head = 0
         """Highest number that was published here; 0 = none yet."""
         self.watchers = 0
+        self.listeners: list[Callable[[], None]] = []
+        """Called at each change. A wake-up carries no data: who is called looks at what there is."""
         self.status: AgentStatus | None = None
         self.status_version = 0
         self.deleted = False
@@ -151,15 +151,8 @@ class Tail:
 
     def wake(self) -> None:
         """Wake every watcher."""
-        if self._changed is not None:
-            changed, self._changed = self._changed, None
-            changed.set_result(None)
-
-    def changed(self) -> asyncio.Future[None]:
-        """Done at the next wake-up. Shared by all watchers: never cancel it."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        return self._changed
+        for listener in self.listeners:
+            listener()
 
     def covers(self, after: int) -> bool:
         """Whether the event that follows `after` is here."""
@@ -265,15 +258,19 @@ class Feed:
             tail.wake()
 
     @contextmanager
-    def watching(self, key: AgentKey) -> Generator[Tail]:
-        """The session's tail, kept for as long as the context lasts."""
+    def watching(self, key: AgentKey, listener: Callable[[], None] | None = None) -> Generator[Tail]:
+        """The session's tail, kept for as long as the context lasts; `listener` is called at each change of it."""
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = Tail()
         tail.watchers += 1
+        if listener is not None:
+            tail.listeners.append(listener)
         try:
             yield tail
         finally:
             tail.watchers -= 1
+            if listener is not None:
+                tail.listeners.remove(listener)
             if tail.watchers == 0 and self._tails.get(key) is tail:
                 del self._tails[key]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from turndock import events
 from turndock.agent.v1 import (
@@ -26,6 +27,7 @@ from turndock.ports import SessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import Cursor
 from turndock_server.core.feed import (
+    MAX_BATCH_BYTES,
     MAX_BATCH_EVENTS,
     AgentKey,
     Feed,
@@ -37,7 +39,9 @@ from turndock_server.core.feed import (
 from turndock_server.core.wireformat import varint
 
 _CURSOR_TAG = b"\x0a"
+_AFTER_TAG = b"\x18"
 _BATCH_TAG = b"\x1a"
+_MORE_TAG = b"\x4a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,43 +96,112 @@ class WatchContext:
 async def watch(
     context: WatchContext, scope_tenant: str | None, request: WatchRequest
 ) -> AsyncGenerator[bytes]:
-    """The frames of a watch, encoded. Raises `TurndockError` as the RPC's comment says."""
+    """The messages of a watch, encoded. Raises `TurndockError` as the RPC's comment says."""
+    bell = Bell()
     with ExitStack() as tails:
         watches = [
             _SessionWatch(context, AgentKey(scope_tenant, cursor.session_id), cursor, request)
             for cursor in request.cursors
         ]
         for each in watches:
-            each.tail = tails.enter_context(context.feed.watching(each.key))
+            each.tail = tails.enter_context(context.feed.watching(each.key, partial(bell.ring, each)))
         for each in watches:
             yield await each.open()
+            bell.ring(each)
         while True:
-            sent = False
-            for each in watches:
-                async for frame in each.advance():
-                    sent = True
-                    yield frame
-                if each.ended:
-                    return
+            async with aclosing(_advance(bell)) as frames:
+                async for message in _packed(frames) if request.packed else frames:
+                    yield message
+            if any(each.ended for each in watches):
+                return
             if context.stopping.is_set():
                 for each in watches:
                     yield each.end(End.REASON_SERVER_STOPPING)
                 return
-            if not sent and not await _wait_for_any(watches, request):
+            if not await _wait(bell, request):
                 for each in watches:
                     yield each.progress()
 
 
-async def _wait_for_any(watches: Iterable[_SessionWatch], request: WatchRequest) -> bool:
+async def _advance(bell: Bell) -> AsyncGenerator[bytes]:
+    """What those watches have to send now that were rung for, up to one batch of each."""
+    for each in bell.due():
+        frame = each.live()
+        if frame is not None:
+            yield frame
+        else:
+            async for frame in each.advance():
+                yield frame
+        if each.ended:
+            return
+        if each.has_more():
+            bell.ring(each)
+
+
+async def _packed(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The frames with as many in one message as fit."""
+    message: list[bytes] = []
+    size = 0
+    async for frame in frames:
+        if message and size + len(frame) > MAX_BATCH_BYTES:
+            yield b"".join(message)
+            message, size = [], 0
+        message += (_MORE_TAG, varint(len(frame)), frame) if message else (frame,)
+        size += len(frame)
+    if message:
+        yield b"".join(message)
+
+
+async def _wait(bell: Bell, request: WatchRequest) -> bool:
     """Wait until a watch may have something; False when it is time for a sign of life."""
-    waits = [each.tail.changed() for each in watches if not each.has_more()]
-    if len(waits) < len(list(watches)):
+    if bell.has_due:
         return True
-    timeout = request.progress_interval_ms / 1000 if request.HasField("progress_interval_ms") else None
-    done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    if done and request.max_delay_ms:
+    try:
+        async with asyncio.timeout(
+            request.progress_interval_ms / 1000 if request.HasField("progress_interval_ms") else None
+        ):
+            await bell.rung()
+    except TimeoutError:
+        return False
+    if request.max_delay_ms:
         await asyncio.sleep(request.max_delay_ms / 1000)
-    return bool(done)
+    return True
+
+
+class Bell:
+    """Rung for a session's watch when there may be something for it to send. For one who waits."""
+
+    __slots__ = ("_due", "_waiter")
+
+    def __init__(self) -> None:
+        self._due: dict[_SessionWatch, None] = {}
+        """In the order in which they were rung for."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def has_due(self) -> bool:
+        """Whether it was rung since `due`."""
+        return bool(self._due)
+
+    def ring(self, each: _SessionWatch) -> None:
+        """There may be something for this one."""
+        self._due[each] = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def due(self) -> list[_SessionWatch]:
+        """For whom it was rung since the last time."""
+        due = list(self._due)
+        self._due.clear()
+        return due
+
+    async def rung(self) -> None:
+        """Wait until it is rung."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
 
 class _SessionWatch:
@@ -144,11 +217,13 @@ class _SessionWatch:
         self._incarnation = cursor.incarnation
         self._types = frozenset(request.types)
         self._run_id = request.run_id
+        self._filtered = bool(self._types or self._run_id)
         self._until_terminal = request.until_terminal
         self._with_status = request.with_status
         self._status_version = -1
         self._head_at_start = 0
         self._caught_up = False
+        self._cursor_head = b""
 
     async def open(self) -> bytes:
         """Check the cursor and say where the log stands."""
@@ -175,6 +250,9 @@ class _SessionWatch:
                 metadata={"oldest": str(page.oldest), "pruned_through": str(page.pruned_through)},
             )
         self._incarnation = page.incarnation
+        self._cursor_head = Cursor(
+            session_id=self.key.session_id, incarnation=page.incarnation
+        ).SerializeToString()
         self._head_at_start = page.head
         self.tail.head = max(self.tail.head, page.head)
         return self._frame(created=Created(head=page.head, oldest=page.oldest))
@@ -186,8 +264,15 @@ class _SessionWatch:
             or self.tail.deleted
             or not self._caught_up
             or (self._with_status and self._status_version != self.tail.status_version)
-            or self._context.stopping.is_set()
         )
+
+    def live(self) -> bytes | None:
+        """The next batch, when there is nothing to be done but to hand on what the tail has; else None."""
+        tail = self.tail
+        if not self._caught_up or self._filtered or tail.deleted or not tail.covers(self._after):
+            return None
+        chunks, self._after = tail.batch(self._after)
+        return self._batch(chunks)
 
     async def advance(self) -> AsyncIterator[bytes]:
         """Everything there is to send now, up to one batch."""
@@ -257,10 +342,6 @@ class _SessionWatch:
         if through > self._after:
             yield self._skip_to(through)
 
-    @property
-    def _filtered(self) -> bool:
-        return bool(self._types or self._run_id)
-
     def _passes(self, frame: Frame) -> bool:
         return (not self._types or frame.type in self._types) and (
             not self._run_id or frame.run_id == self._run_id
@@ -285,8 +366,20 @@ class _SessionWatch:
         )
 
     def _batch(self, chunks: bytes) -> bytes:
-        cursor = self._cursor().SerializeToString()
-        return b"".join((_CURSOR_TAG, varint(len(cursor)), cursor, _BATCH_TAG, varint(len(chunks)), chunks))
+        place = varint(self._after)
+        size = varint(len(self._cursor_head) + 1 + len(place))
+        return b"".join(
+            (
+                _CURSOR_TAG,
+                size,
+                self._cursor_head,
+                _AFTER_TAG,
+                place,
+                _BATCH_TAG,
+                varint(len(chunks)),
+                chunks,
+            )
+        )
 
     def _frame(
         self,

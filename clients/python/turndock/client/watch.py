@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
@@ -56,6 +57,8 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
             self._call, host.retry, tries=tries, on_lost=on_lost, on_resumed=on_resumed
         )
         self._first: WatchResponse | None = None
+        self._more: deque[WatchResponse] = deque()
+        """Frames that came in one message with the one before."""
         self._seen = self._see()
 
     @property
@@ -103,6 +106,7 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
                 if frame.HasField("skipped"):
                     self.skipped.append(frame.skipped)
                 if frame.HasField("end") and frame.end.reason == End.REASON_SERVER_STOPPING:
+                    self._more.clear()
                     self._stream.interrupt(_STOPPING)
                     continue
                 for seen in self._unpack(frame, place):
@@ -120,12 +124,19 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
             return first
         if not self._places:
             self._places = {cursor.session_id: _copy(cursor) for cursor in await self._locate()}
-        return await self._stream.read()
+        if self._more:
+            return self._more.popleft()
+        message = await self._stream.read()
+        if message is not None and message.more:
+            self._more.extend(message.more)
+            del message.more[:]
+        return message
 
     def _call(self) -> grpc.aio.UnaryStreamCall[WatchRequest, WatchResponse]:
         request = WatchRequest()
         request.CopyFrom(self._request)
         request.cursors.extend(self._places.values())
+        request.packed = True
         return self._host.stub.Watch(request, metadata=self._host.metadata)
 
 

@@ -1277,6 +1277,7 @@ class WatchRequest(_message.Message):
     PROGRESS_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     MAX_DELAY_MS_FIELD_NUMBER: _builtins.int
     WITH_STATUS_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Only this run's events; empty = all."""
     until_terminal: _builtins.bool
@@ -1287,6 +1288,10 @@ class WatchRequest(_message.Message):
     """How long events may be held back to fill a frame, in milliseconds; at most 1,000. Unset and 0 = not at all."""
     with_status: _builtins.bool
     """Also send `status` frames."""
+    packed: _builtins.bool
+    """Whether messages may carry `more` frames. A message costs as much as a hundred events in it, so a watch of many
+    sessions should set it; no frame waits longer for it. An older server does not know it, and sends one by one.
+    """
     @_builtins.property
     def cursors(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Cursor]:
         """Where to read from, one for each session: 1 to 100."""
@@ -1305,10 +1310,11 @@ class WatchRequest(_message.Message):
         progress_interval_ms: _builtins.int | None = ...,
         max_delay_ms: _builtins.int | None = ...,
         with_status: _builtins.bool = ...,
+        packed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_delay_ms", b"_max_delay_ms", "_progress_interval_ms", b"_progress_interval_ms", "max_delay_ms", b"max_delay_ms", "progress_interval_ms", b"progress_interval_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_delay_ms", b"_max_delay_ms", "_progress_interval_ms", b"_progress_interval_ms", "cursors", b"cursors", "max_delay_ms", b"max_delay_ms", "progress_interval_ms", b"progress_interval_ms", "run_id", b"run_id", "types", b"types", "until_terminal", b"until_terminal", "with_status", b"with_status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_delay_ms", b"_max_delay_ms", "_progress_interval_ms", b"_progress_interval_ms", "cursors", b"cursors", "max_delay_ms", b"max_delay_ms", "packed", b"packed", "progress_interval_ms", b"progress_interval_ms", "run_id", b"run_id", "types", b"types", "until_terminal", b"until_terminal", "with_status", b"with_status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_delay_ms: _TypeAlias = _typing.Literal["max_delay_ms"]  # noqa: Y015
     _WhichOneofArgType__max_delay_ms: _TypeAlias = _typing.Literal["_max_delay_ms", b"_max_delay_ms"]  # noqa: Y015
@@ -1323,7 +1329,7 @@ Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
-    """WatchResponse is one frame of a watch."""
+    """WatchResponse is one frame of a watch, or several."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1335,6 +1341,7 @@ class WatchResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def cursor(self) -> _types_pb2.Cursor:
         """Where to resume after having handled this frame; its `session_id` names the session the frame is about."""
@@ -1367,6 +1374,12 @@ class WatchResponse(_message.Message):
     def end(self) -> Global___End:
         """The last frame of the stream."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchResponse]:
+        """Further frames that were ready at the same time, each with its own cursor, to be handled after this one and in
+        this order. Only in a `packed` watch; theirs are empty.
+        """
+
     def __init__(
         self,
         *,
@@ -1378,10 +1391,11 @@ class WatchResponse(_message.Message):
         progress: Global___Progress | None = ...,
         status: Global___AgentStatus | None = ...,
         end: Global___End | None = ...,
+        more: _abc.Iterable[Global___WatchResponse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "caught_up", b"caught_up", "created", b"created", "cursor", b"cursor", "end", b"end", "frame", b"frame", "progress", b"progress", "skipped", b"skipped", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "caught_up", b"caught_up", "created", b"created", "cursor", b"cursor", "end", b"end", "frame", b"frame", "progress", b"progress", "skipped", b"skipped", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "caught_up", b"caught_up", "created", b"created", "cursor", b"cursor", "end", b"end", "frame", b"frame", "more", b"more", "progress", b"progress", "skipped", b"skipped", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["created", "batch", "skipped", "caught_up", "progress", "status", "end"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
