@@ -359,10 +359,7 @@ async def test_a_packed_watch_has_as_many_frames_in_a_message_as_are_ready() -> 
     async def read(key: AgentKey, after: int, limit: int) -> LogPage:
         return LogPage((), 0, 0, after, "first", 0)
 
-    async def never(*_: Any) -> Any:
-        raise AssertionError("nobody asked for it")
-
-    context = WatchContext(feed, read, never, never, asyncio.Event())
+    context = WatchContext(feed, read, _never, _never, asyncio.Event())
     cursors = [Cursor(session_id=key.session_id) for key in keys]
     frames = watch(context, None, WatchRequest(cursors=cursors, packed=True))
 
@@ -399,3 +396,26 @@ async def test_a_packed_message_is_no_larger_than_a_batch_may_be() -> None:
     watching = Watching(log, packed=True)
     async with aclosing(watching.frames):
         assert await watching.until([3]) == ["created", [1], [2]]
+
+
+async def test_a_fresh_watch_asks_the_store_nothing() -> None:
+    log = Log()
+    log.add(2)
+    feed = Feed()
+    context = WatchContext(feed, log.read, _never, _never, asyncio.Event())
+    cursor = Cursor(session_id="ses_1", incarnation="first", after_sequence=2)
+    request = WatchRequest(cursors=[cursor], run_id="r1", until_terminal=True)
+    with feed.watching(KEY):
+        feed.publish(KEY, log.add(2, run_id="r1"))
+        async with asyncio.timeout(5), aclosing(watch(context, None, request, is_fresh=True)) as messages:
+            first = WatchResponse.FromString(await anext(messages))
+            assert [event.sequence for event in first.batch.events] == [3, 4]
+            assert first.cursor == Cursor(session_id="ses_1", incarnation="first", after_sequence=4)
+            feed.publish(KEY, log.add(1, run_id="r1", event_type=DONE))
+            rest = [WatchResponse.FromString(message) async for message in messages]
+    assert [frame.WhichOneof("frame") for frame in rest] == ["batch", "end"]
+    assert log.reads == 0
+
+
+async def _never(*_: Any) -> Any:
+    raise AssertionError("nobody asked for it")

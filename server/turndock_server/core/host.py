@@ -306,9 +306,11 @@ class Host:
         """Put the idle shutdown off."""
         (await self.claimed(located)).touch()
 
-    def watch(self, tenant: str | None, request: WatchRequest) -> AsyncGenerator[bytes]:
-        """The encoded frames of a watch."""
-        return watch(self._watch_context(), tenant, request)
+    def watch(
+        self, tenant: str | None, request: WatchRequest, *, is_fresh: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """The encoded messages of a watch."""
+        return watch(self._watch_context(), tenant, request, is_fresh=is_fresh)
 
     # --- Ends ----------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Submitted:
     cursor: Cursor
     """A place in the log before the run's first event."""
     waiter: RunWaiter
+    is_new: bool
+    """Whether this call has made it; else an earlier one with the same token has."""
 
 
 class Prompts:
@@ -124,7 +126,7 @@ class Prompts:
         if accepted.duplicate:
             # Its first event may lie before the current head.
             cursor.after_sequence = 0
-        return Submitted(located.key, accepted.run, cursor, waiter)
+        return Submitted(located.key, accepted.run, cursor, waiter, is_new=not accepted.duplicate)
 
     async def outcome(self, submitted: Submitted) -> tuple[Run, Response | None]:
         """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone.

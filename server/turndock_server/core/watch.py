@@ -94,9 +94,13 @@ class WatchContext:
 
 
 async def watch(
-    context: WatchContext, scope_tenant: str | None, request: WatchRequest
+    context: WatchContext, scope_tenant: str | None, request: WatchRequest, *, is_fresh: bool = False
 ) -> AsyncGenerator[bytes]:
-    """The messages of a watch, encoded. Raises `TurndockError` as the RPC's comment says."""
+    """The messages of a watch, encoded. Raises `TurndockError` as the RPC's comment says.
+
+    `is_fresh` says that all that matters comes after the cursors, and that the sessions were watched when those were
+    made. Then nothing has to be asked of the store before the first event.
+    """
     bell = Bell()
     with ExitStack() as tails:
         watches = [
@@ -106,7 +110,10 @@ async def watch(
         for each in watches:
             each.tail = tails.enter_context(context.feed.watching(each.key, partial(bell.ring, each)))
         for each in watches:
-            yield await each.open()
+            if is_fresh:
+                each.begin()
+            else:
+                yield await each.open()
             bell.ring(each)
         while True:
             async with aclosing(_advance(bell)) as frames:
@@ -224,6 +231,13 @@ class _SessionWatch:
         self._head_at_start = 0
         self._caught_up = False
         self._cursor_head = b""
+
+    def begin(self) -> None:
+        """Take the cursor as it is."""
+        self._cursor_head = Cursor(
+            session_id=self.key.session_id, incarnation=self._incarnation
+        ).SerializeToString()
+        self._caught_up = True
 
     async def open(self) -> bytes:
         """Check the cursor and say where the log stands."""

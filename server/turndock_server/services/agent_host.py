@@ -229,7 +229,8 @@ class AgentHostService:
 
     async def _stream_run(self, submitted: Submitted, context: Context) -> None:
         watched = WatchRequest(cursors=[submitted.cursor], run_id=submitted.run.id, until_terminal=True)
-        async with aclosing(self._host.watch(submitted.key.tenant, watched)) as frames:
+        watch = self._host.watch(submitted.key.tenant, watched, is_fresh=submitted.is_new)
+        async with aclosing(watch) as frames:
             async for encoded in frames:
                 frame = WatchResponse.FromString(encoded)
                 if frame.HasField("batch"):
