@@ -28,13 +28,13 @@ from turndock_server.behaviors import registry as behaviors
 from turndock_server.config import BackendSettings, PluginSettings, Settings
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
 from turndock_server.core.dispatcher import LocalDispatcher
-from turndock_server.core.feed import AgentKey, Feed, frame_of
+from turndock_server.core.feed import AgentKey, Feed, LogPage
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
 from turndock_server.core.prompts import Prompts
 from turndock_server.core.redaction import EventRedactor
 from turndock_server.core.starter import Starter
-from turndock_server.core.watch import LogPage, ReadLog, read_log_of
+from turndock_server.core.watch import ReadLog, read_log_of
 from turndock_server.holding import Held, hold
 from turndock_server.observability import Redactor
 from turndock_server.plugins.dock import Dock
@@ -378,12 +378,8 @@ def _log_reader(store: SessionStore) -> ReadLog:
     if not isinstance(store, SqlSessionStore):
         return read_log_of(store)
 
-    async def read(key: AgentKey, after: int, limit: int) -> LogPage:
-        page = await store.read_frames(key.tenant or "", key.session_id, after=after, limit=limit)
-        frames = [frame_of(*frame) for frame in page.frames]
-        return LogPage(
-            frames, page.head, page.oldest, page.scanned_through, page.incarnation, page.pruned_through
-        )
+    def read(key: AgentKey, after: int, limit: int) -> Awaitable[LogPage]:
+        return store.read_frames(key.tenant or "", key.session_id, after=after, limit=limit)
 
     return read
 

@@ -13,10 +13,9 @@ from turndock_server.core.feed import (
     Tail,
     blocks_of,
     encode_frame,
-    frame_of,
     take_batch,
 )
-from turndock_server.core.wireformat import varint
+from turndock_server.core.wireformat import element, elements, varint
 
 KEY = AgentKey("red", "ses_1")
 
@@ -57,16 +56,15 @@ def all_after(tail: Tail, after: int) -> list[int]:
 
 def test_a_frame_is_an_element_of_a_batch_byte_for_byte() -> None:
     events = [*committed(1, 3), *committed(4, 4, size=70_000)]
-    assert b"".join(encode_frame(event).chunk for event in events) == Batch(events=events).SerializeToString()
+    assert elements(encode_frame(event)[3] for event in events) == Batch(events=events).SerializeToString()
     [event] = committed(7, 7, size=300)
-    frame = frame_of(event.sequence, event.type, event.run_id, event.SerializeToString())
-    assert list(Batch.FromString(frame.chunk).events) == [event]
+    assert list(Batch.FromString(element(event.SerializeToString())).events) == [event]
 
 
 def test_a_block_is_what_protobuf_makes_of_its_events() -> None:
     block = Block.of(committed(1, 3))
     assert block.chunks == Batch(events=committed(1, 3)).SerializeToString()
-    assert b"".join(frame.chunk for frame in block.frames()) == block.chunks
+    assert elements(frame[3] for frame in block.frames()) == block.chunks
 
 
 def test_varints() -> None:
@@ -90,14 +88,14 @@ def test_a_watcher_gets_everything_after_its_cursor_wherever_it_stands(sizes: li
     assert all_after(tail, after) == list(range(after + 1, head + 1))
     if tail.covers(after):
         frames = tail.frames(after)
-        assert [frame.sequence for frame in frames] == list(range(after + 1, frames[-1].sequence + 1))
+        assert [frame[0] for frame in frames] == list(range(after + 1, frames[-1][0] + 1))
 
 
 def test_a_watcher_within_a_block_gets_the_rest_of_it() -> None:
     tail = tail_of(committed(1, 4), committed(5, 6))
     chunks, last = tail.batch(2)
     assert (numbers(chunks), last) == ([3, 4], 4)
-    assert [frame.sequence for frame in tail.frames(2)] == [3, 4]
+    assert [frame[0] for frame in tail.frames(2)] == [3, 4]
 
 
 def test_a_tail_covers_only_what_follows_without_a_gap() -> None:
@@ -142,8 +140,8 @@ def test_batches_are_bounded_and_a_large_event_travels_alone() -> None:
     chunks, last = tail.batch(0)
     assert (numbers(chunks), last) == ([1, 2], 2)
     frames = [encode_frame(event) for event in committed(1, 3, size=300_000)]
-    assert [frame.sequence for frame in take_batch(frames)] == [1]
-    assert [frame.sequence for frame in take_batch(frames[2:])] == [3]
+    assert [frame[0] for frame in take_batch(frames)] == [1]
+    assert [frame[0] for frame in take_batch(frames[2:])] == [3]
 
 
 def test_large_writes_are_cut_into_blocks_that_fit_a_message() -> None:

@@ -11,8 +11,8 @@ import pytest
 from turndock.agent.v1 import AgentStatus, End, WatchRequest, WatchResponse
 from turndock.errors import TurndockError
 from turndock.types.v1 import Cursor, Event, EventType, MessageStreamed
-from turndock_server.core.feed import AgentKey, Feed, encode_frame
-from turndock_server.core.watch import LogPage, WatchContext, watch
+from turndock_server.core.feed import AgentKey, Feed, LogPage, encode_frame
+from turndock_server.core.watch import WatchContext, watch
 
 KEY = AgentKey(None, "ses_1")
 TEXT = EventType.EVENT_TYPE_MESSAGE_STREAMED

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from turndock.agent.v1 import AgentStatus, Batch
 from turndock.types.v1 import Event, Scope
-from turndock_server.core.wireformat import element
+from turndock_server.core.wireformat import elements
 
 MAX_TAIL_BLOCKS = 1_024
 MAX_TAIL_BYTES = 4 << 20
@@ -43,25 +43,26 @@ class AgentKey:
         return None if self.tenant is None else Scope(tenant=self.tenant)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A committed event, encoded."""
+Frame = tuple[int, int, str, bytes]
+"""A committed event: sequence, type, run id, and the encoded message. (A bare tuple: there are many.)"""
 
-    sequence: int
-    type: int
-    run_id: str
-    chunk: bytes
-    """The event as an element of `Batch.events`: tag, length, bytes."""
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A piece of a committed log."""
+
+    frames: Sequence[Frame]
+    head: int
+    oldest: int
+    scanned_through: int
+    incarnation: str
+    """Empty for an unknown session."""
+    pruned_through: int
 
 
 def encode_frame(event: Event) -> Frame:
     """The frame of a stored event."""
-    return frame_of(event.sequence, event.type, event.run_id, event.SerializeToString())
-
-
-def frame_of(sequence: int, event_type: int, run_id: str, body: bytes) -> Frame:
-    """The frame of a stored event whose encoded message is at hand."""
-    return Frame(sequence, event_type, run_id, element(body))
+    return event.sequence, event.type, event.run_id, event.SerializeToString()
 
 
 class Block:
@@ -161,7 +162,7 @@ class Tail:
     def frames(self, after: int) -> list[Frame]:
         """The events that follow `after`, up to the end of their block, each by itself. Needs `covers(after)`."""
         block = self._blocks[self._index(after)]
-        return [frame for frame in block.frames() if frame.sequence > after]
+        return [frame for frame in block.frames() if frame[0] > after]
 
     def batch(self, after: int) -> tuple[bytes, int]:
         """The joined events that follow `after`, and the last number in them. Needs `covers(after)`.
@@ -171,7 +172,7 @@ class Tail:
         index = self._index(after)
         block = self._blocks[index]
         if block.first <= after:
-            return b"".join([frame.chunk for frame in self.frames(after)]), block.last
+            return elements([body for *_, body in self.frames(after)]), block.last
         last, size = index, len(block.chunks)
         while last + 1 < len(self._blocks) and size + len(self._blocks[last + 1].chunks) <= MAX_BATCH_BYTES:
             last += 1
@@ -208,7 +209,7 @@ def take_batch(frames: Iterable[Frame]) -> list[Frame]:
     taken: list[Frame] = []
     size = 0
     for frame in frames:
-        size += len(frame.chunk)
+        size += len(frame[3])
         if taken and (size > MAX_BATCH_BYTES or len(taken) >= MAX_BATCH_EVENTS):
             break
         taken.append(frame)

@@ -32,29 +32,17 @@ from turndock_server.core.feed import (
     AgentKey,
     Feed,
     Frame,
+    LogPage,
     Tail,
     encode_frame,
     take_batch,
 )
-from turndock_server.core.wireformat import varint
+from turndock_server.core.wireformat import elements, varint
 
 _CURSOR_TAG = b"\x0a"
 _AFTER_TAG = b"\x18"
 _BATCH_TAG = b"\x1a"
 _MORE_TAG = b"\x4a"
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """A piece of a committed log."""
-
-    frames: Sequence[Frame]
-    head: int
-    oldest: int
-    scanned_through: int
-    incarnation: str
-    """Empty for an unknown session."""
-    pruned_through: int
 
 
 ReadLog = Callable[[AgentKey, int, int], Awaitable[LogPage]]
@@ -256,7 +244,7 @@ class _SessionWatch:
                 f"after_sequence {self._after} is beyond the log's head {page.head}",
                 metadata={"head": str(page.head)},
             )
-        nothing_left = not page.frames or page.frames[0].sequence > page.pruned_through
+        nothing_left = not page.frames or page.frames[0][0] > page.pruned_through
         if self._after < page.pruned_through and nothing_left:
             raise TurndockError(
                 "SEQUENCE_COMPACTED",
@@ -322,44 +310,45 @@ class _SessionWatch:
             return
         if self.tail.covers(self._after):
             frames: Sequence[Frame] = self.tail.frames(self._after)
-            through = frames[-1].sequence
+            through = frames[-1][0]
         else:
             page = await self._context.read_log(self.key, self._after, MAX_BATCH_EVENTS)
             if page.incarnation != self._incarnation:
                 yield self.end(End.REASON_SESSION_DELETED)
                 return
             frames = take_batch(page.frames)
+            if not self._filtered and frames and frames[-1][0] == self._after + len(frames):
+                self._after += len(frames)  # Nothing is missing and nothing left out.
+                yield self._batch(elements([body for *_, body in frames]))
+                return
             # No further than the store says it looked: what it committed since is still to come.
-            through = frames[-1].sequence if frames else page.scanned_through or page.head
+            through = frames[-1][0] if frames else page.scanned_through or page.head
         for part in self._cut_at_holes(frames, through):
             yield part
 
     def _cut_at_holes(self, frames: Sequence[Frame], through: int) -> Iterable[bytes]:
         """Batches of what passes the filter, and a notice for each range that is not stored any more."""
         run: list[bytes] = []
-        for frame in frames:
-            if frame.sequence > self._after + 1:
+        for sequence, event_type, run_id, body in frames:
+            if sequence > self._after + 1:
                 if run:
-                    yield self._batch(b"".join(run))
+                    yield self._batch(elements(run))
                     run = []
-                yield self._skip_to(frame.sequence - 1)
-            self._after = frame.sequence
-            if self._passes(frame):
-                run.append(frame.chunk)
-            if self._until_terminal and frame.run_id == self._run_id and frame.type in events.RUN_TERMINAL:
+                yield self._skip_to(sequence - 1)
+            self._after = sequence
+            if (not self._types or event_type in self._types) and (
+                not self._run_id or run_id == self._run_id
+            ):
+                run.append(body)
+            if self._until_terminal and run_id == self._run_id and event_type in events.RUN_TERMINAL:
                 if run:
-                    yield self._batch(b"".join(run))
+                    yield self._batch(elements(run))
                 yield self.end(End.REASON_TERMINAL)
                 return
         if run:
-            yield self._batch(b"".join(run))
+            yield self._batch(elements(run))
         if through > self._after:
             yield self._skip_to(through)
-
-    def _passes(self, frame: Frame) -> bool:
-        return (not self._types or frame.type in self._types) and (
-            not self._run_id or frame.run_id == self._run_id
-        )
 
     def _skip_to(self, last: int) -> bytes:
         first, self._after = self._after + 1, last

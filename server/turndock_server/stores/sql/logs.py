@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, selec
 
 from turndock.store.v1 import GetEventsRequest, GetEventsResponse
 from turndock.types.v1 import Event
+from turndock_server.core import feed
 from turndock_server.core.wireformat import elements
 from turndock_server.stores import checks
 from turndock_server.stores.sql import encoding
@@ -199,30 +200,16 @@ def _order(shape: Shape) -> ColumnElement[int]:
     return events.c.sequence.desc() if shape.is_descending else events.c.sequence.asc()
 
 
-Frame = tuple[int, int, str, bytes]
-"""Sequence, type, run id, and the Event message's bytes."""
+def framed(page: LogPage) -> feed.LogPage:
+    """The page for readers that pass events on without looking into them.
 
-
-@dataclass(frozen=True, slots=True)
-class FramePage:
-    """A piece of a log for readers that pass events on without looking into them."""
-
-    frames: Sequence[Frame]
-    head: int
-    oldest: int
-    scanned_through: int
-    incarnation: str
-    """Empty for an unknown session."""
-    pruned_through: int
-
-    @classmethod
-    def of(cls, page: LogPage) -> FramePage:
-        """The page with its events' run ids, which are only in their bodies: one of each run is looked into."""
-        names: dict[int, str] = {0: ""}
-        for _, _, run, body in page.events:
-            if run not in names:
-                names[run] = Event.FromString(body).run_id
-        frames = [(sequence, event_type, names[run], body) for sequence, event_type, run, body in page.events]
-        return cls(
-            frames, page.head, page.oldest, page.scanned_through, page.incarnation, page.pruned_through
-        )
+    The events' run ids are only in their bodies: one of each run is looked into.
+    """
+    names: dict[int, str] = {0: ""}
+    for _, _, run, body in page.events:
+        if run not in names:
+            names[run] = Event.FromString(body).run_id
+    frames = [(sequence, event_type, names[run], body) for sequence, event_type, run, body in page.events]
+    return feed.LogPage(
+        frames, page.head, page.oldest, page.scanned_through, page.incarnation, page.pruned_through
+    )

@@ -59,6 +59,7 @@ from turndock.store.v1 import (
     WatchEventsResponse,
 )
 from turndock.types.v1 import Event, Fence
+from turndock_server.core import feed
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
@@ -66,7 +67,7 @@ from turndock_server.stores.sql import encoding, lists, mailbox, migrations, run
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
-from turndock_server.stores.sql.logs import FramePage, LogPage, LogQuery, read_log
+from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.sqlite import Synchronous, url_of
@@ -276,12 +277,12 @@ class SqlSessionStore:
 
     async def read_frames(
         self, tenant: str, session_id: str, *, after: int, limit: int = checks.DEFAULT_EVENTS
-    ) -> FramePage:
+    ) -> feed.LogPage:
         """A page of a log as bytes, for readers that pass events on; `tenant` is empty for the unscoped partition.
 
         Raises as GetEvents does.
         """
-        return FramePage.of(await self._read_log(tenant, session_id, LogQuery(after=after, limit=limit)))
+        return framed(await self._read_log(tenant, session_id, LogQuery(after=after, limit=limit)))
 
     async def watch_events(self, request: WatchEventsRequest) -> AsyncGenerator[WatchEventsResponse]:
         """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""
