@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.programs import gone, python
-from turndock_server.config import Settings
+from turndock_server.config import PluginSettings, Settings
 from turndock_server.doctor import Finding, Level, examine, trying
 
 ECHO = [sys.executable, "-m", "turndock_server.backends.plugin", "echo"]
@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tried(argv: list[str], **values: Any) -> list[Finding]:
     """What is found about a plug-in with that command."""
-    plugin = {"endpoint": "exec:" + " ".join(argv), **values.pop("plugin", {})}
+    plugin = PluginSettings(endpoint="exec:" + " ".join(argv), **values.pop("plugin", {}))
     return list(trying.plugins(Settings(plugins={"p": plugin}, **values)))
 
 

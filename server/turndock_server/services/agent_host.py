@@ -151,8 +151,12 @@ class AgentHostService:
         raise not_offered("AgentHost.ForkSession")
 
     async def get_server_info(self, _: GetServerInfoRequest) -> GetServerInfoResponse:
-        """Describe the server."""
-        return await self._server_info()
+        """Describe the server, and the caller's place in it."""
+        info = await self._server_info()
+        tenant = caller().tenant
+        if tenant is not None:
+            info.scope.tenant = tenant
+        return info
 
     # --- Runs ----------------------------------------------------------------------------------------------------
 

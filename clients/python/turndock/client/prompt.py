@@ -11,6 +11,7 @@ import grpc.aio
 from turndock.agent.v1 import PromptAccepted, PromptOutcome, PromptRequest, PromptResponse
 from turndock.client.host import HostCalls
 from turndock.client.outcome import TurnFailed
+from turndock.client.payloads import Payloads
 from turndock.client.streams import ResumedStream
 from turndock.types.v1 import Event, Response, Run
 
@@ -25,6 +26,7 @@ class PromptStream(AsyncIterator[Event]):
 
     def __init__(self, host: HostCalls, request: PromptRequest) -> None:
         self._host = host
+        self._payloads = Payloads(host)
         self._request = request
         self._stream = ResumedStream(self._call, host.retry, tries=host.retry.tries)
         self._accepted: PromptAccepted | None = None
@@ -95,6 +97,8 @@ class PromptStream(AsyncIterator[Event]):
             while (response := await self._stream.read()) is not None:
                 if response.HasField("accepted"):
                     self._accepted = response.accepted
+                if not await self._payloads.put_back(response.batch.events, self._stream):
+                    continue  # the batch comes again
                 for event in response.batch.events:
                     if event.sequence > last:
                         last = event.sequence

@@ -12,6 +12,7 @@ import grpc.aio
 
 from turndock.agent.v1 import End, Skipped, WatchRequest, WatchResponse
 from turndock.client.host import HostCalls
+from turndock.client.payloads import Payloads
 from turndock.client.streams import OnLost, OnResumed, ResumedStream
 from turndock.errors import TurndockError
 from turndock.types.v1 import Cursor, Event
@@ -27,9 +28,10 @@ _STOPPING: Final = TurndockError("SERVER_STOPPING", "the server stops")
 class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
     """What happens in one or several sessions: from any place in their logs, and on as it happens.
 
-    A lost connection is made again where the reader stands; no event comes twice or out of order. `async with` waits
-    until the watch stands, and ends it. Iteration ends when the server says that nothing more will come (`end`), and
-    when the watch was closed.
+    A lost connection is made again where the reader stands; no event comes twice or out of order. Payloads that were
+    too large for the log are read back; an event whose payload is gone comes with `offloaded`, its reference, instead.
+    `async with` waits until the watch stands, and ends it. Iteration ends when the server says that nothing more will
+    come (`end`), and when the watch was closed.
 
     Iteration raises `TurndockError`: SEQUENCE_COMPACTED, SEQUENCE_IN_FUTURE, SESSION_RECREATED, SESSION_NOT_FOUND and
     whatever else the server refuses; UNAVAILABLE after as many tries in a row as the watch was given.
@@ -50,6 +52,7 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
         self.end: End.Reason.ValueType | None = None
         """Why the server ended the watch; None = it did not."""
         self._host = host
+        self._payloads = Payloads(host)
         self._request = request
         self._locate = locate
         self._places: dict[str, Cursor] = {}
@@ -109,6 +112,9 @@ class Watching(ABC, AsyncIterator[Seen], Generic[Seen]):
                     self._more.clear()
                     self._stream.interrupt(_STOPPING)
                     continue
+                if not await self._payloads.put_back(frame.batch.events, self._stream):
+                    self._more.clear()
+                    continue  # the frame comes again
                 for seen in self._unpack(frame, place):
                     yield seen
                 place.CopyFrom(frame.cursor)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import linecache
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import CoroutineType, FrameType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 CASE_LIMIT_S: Final = 30.0
 """Seconds a case may take, unless it says otherwise: many times what one takes on an implementation that works."""
@@ -32,7 +32,7 @@ async def within(limit_s: float, name: str, check: Callable[[], Awaitable[None]]
         if running.done():
             running.result()
             return
-        tasks = sorted(asyncio.all_tasks() - before - {running}, key=asyncio.Task.get_name)
+        tasks = sorted(asyncio.all_tasks() - before - {running}, key=lambda task: task.get_name())
         places = [_place(task, file) for task in (running, *tasks)]
     except asyncio.CancelledError:
         await _end(running)
@@ -74,8 +74,7 @@ def _place(task: asyncio.Task[Any], file: str) -> str:
 def _frames(waiting: object) -> Iterator[FrameType]:
     """What a suspended coroutine stands in, from the outside in, as far as Python tells."""
     while isinstance(waiting, CoroutineType):
-        coroutine = cast("Coroutine[Any, Any, Any]", waiting)
-        if coroutine.cr_frame is None:
+        if waiting.cr_frame is None:
             return
-        yield coroutine.cr_frame
-        waiting = coroutine.cr_await
+        yield waiting.cr_frame
+        waiting = waiting.cr_await

@@ -1661,6 +1661,7 @@ class GetServerInfoResponse(_message.Message):
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
     HOST_ID_FIELD_NUMBER: _builtins.int
     LIVE_AGENTS_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the server."""
     session_store: _builtins.str
@@ -1689,6 +1690,10 @@ class GetServerInfoResponse(_message.Message):
     def plugins(self) -> _containers.RepeatedCompositeFieldContainer[Global___PluginInfo]:
         """What is docked."""
 
+    @_builtins.property
+    def scope(self) -> _types_pb2.Scope:
+        """The scope the caller acts in: what its requests to `store.v1` must name. Unset = the unscoped partition."""
+
     def __init__(
         self,
         *,
@@ -1702,10 +1707,11 @@ class GetServerInfoResponse(_message.Message):
         started_at_us: _builtins.int = ...,
         host_id: _builtins.str = ...,
         live_agents: _builtins.int = ...,
+        scope: _types_pb2.Scope | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_store", b"artifact_store", "backends", b"backends", "behaviors", b"behaviors", "host_id", b"host_id", "limits", b"limits", "live_agents", b"live_agents", "plugins", b"plugins", "session_store", b"session_store", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_store", b"artifact_store", "backends", b"backends", "behaviors", b"behaviors", "host_id", b"host_id", "limits", b"limits", "live_agents", b"live_agents", "plugins", b"plugins", "scope", b"scope", "session_store", b"session_store", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
