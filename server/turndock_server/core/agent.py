@@ -236,10 +236,12 @@ class Agent:
         if self.session.agent.notified_sequence < sequence:
             await self.notices.wait_for(sequence)
 
-    async def set_halted(self, halted: bool) -> None:
-        """Freeze or thaw the mailbox."""
-        if self.session.agent.halted != halted:
-            self.session.agent.halted = halted
+    async def unhalt(self, sequence: int) -> None:
+        """Thaw the mailbox, for the event with that number; 0 = for none."""
+        record = self.session.agent
+        if record.halted or sequence:
+            record.halted = False
+            record.unhalted_sequence = max(record.unhalted_sequence, sequence)
             await self.writer.save()
             self.publish_status()
 

@@ -23,6 +23,7 @@ from turndock.agent.v1 import (
 from turndock.errors import TurndockError, not_found
 from turndock.ports import ArtifactStore, Backend, Behavior
 from turndock.store.v1 import (
+    AppendEventsRequest,
     GetSessionRequest,
     ListRunsRequest,
     ListSessionsRequest,
@@ -38,7 +39,7 @@ from turndock.types.v1 import (
     SessionChanged,
     SessionStatus,
 )
-from turndock_server.core import transcript
+from turndock_server.core import repeats, transcript
 from turndock_server.core.agent import Agent
 from turndock_server.core.dispatcher import Dispatcher
 from turndock_server.core.environment import Environment
@@ -276,29 +277,57 @@ class Host:
         event, duplicate = await agent.notify(
             transcript.notification(agent.key.session_id, request_id, request.payload_json)
         )
-        if duplicate and event.custom.data_json != request.payload_json:
-            raise TurndockError(
-                "IDEMPOTENCY_CONFLICT", f"request_id {request_id!r} was used for another payload"
-            )
+        if duplicate:
+            repeats.same_kind(event, transcript.NOTIFIED, request_id)
+            if event.custom.data_json != request.payload_json:
+                raise repeats.conflict(request_id)
         return event
 
+    @to_its_end
     async def interrupt(self, located: Located, request: InterruptRequest) -> InterruptResponse:
         """Kill the turn under way, wherever it runs."""
         current = located.live.current_run_id if located.live is not None else ""
         if located.live is None or not current:
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
-        if request.run_id and request.run_id != current:
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
-        if not located.live.kill(Kill.INTERRUPT, current):
-            # The turn has just ended by itself.
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
-        return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+        elif request.run_id and request.run_id != current:
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
+        else:
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
+        if request.request_id:
+            event = repeats.interrupted(located.key.session_id, request, answer)
+            stored, duplicate = await self._store_once(located, event)
+            if duplicate:
+                return repeats.answer_of(stored, request)
+        if answer.run_id and located.live is not None:
+            killed = located.live.kill(Kill.INTERRUPT, current)
+            if not killed and not request.request_id:  # the turn has just ended by itself
+                return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+        return answer
+
+    async def _store_once(self, located: Located, event: Event) -> tuple[Event, bool]:
+        """Store an event whose id may be known, without waking the agent; as stored, and whether it was known."""
+        async with self.roster.doors.hold(located.key):
+            agent = self.roster.get(located.key)
+            if agent is not None:
+                result = await agent.writer.append_once(event)
+            else:
+                request = AppendEventsRequest(scope=located.key.scope, events=[event])
+                result = (await self.journal.append_events(request)).results[0]
+        return result.event, result.duplicate
 
     @to_its_end
-    async def unhalt(self, located: Located) -> AgentStatus:
+    async def unhalt(self, located: Located, request_id: str = "") -> AgentStatus:
         """Thaw the mailbox."""
         async with self._awake(located) as agent:
-            await agent.set_halted(False)
+            sequence = 0
+            if request_id:
+                event = repeats.unhalted(agent.key.session_id, request_id)
+                stored = (await agent.writer.append_once(event)).event
+                repeats.same_kind(stored, transcript.UNHALTED, request_id)
+                if stored.sequence <= agent.session.agent.unhalted_sequence:
+                    return agent.status()
+                sequence = stored.sequence
+            await agent.unhalt(sequence)
             self.roster.wake(agent)
             return agent.status()
 

@@ -38,6 +38,8 @@ from turndock_server.core.lifecycle import TERMINAL_EVENT, Outcome
 from turndock_server.core.turn import Turn
 
 NOTIFIED = "turndock.notified"
+INTERRUPTED = "turndock.interrupted"
+UNHALTED = "turndock.unhalted"
 ATTEMPT_SUPERSEDED = "turndock.attempt_superseded"
 AGENT_SHUTDOWN = "turndock.agent_shutdown"
 MAX_RESPONSE_TEXT_BYTES = 1 << 20
@@ -221,11 +223,16 @@ def event_run(session_id: str, notification: Event, prompt: NextPrompt) -> Run:
 
 
 def notification(session_id: str, request_id: str, payload_json: str) -> Event:
-    """A notification as it is stored; its id follows from the request's, so that a retry is known."""
+    """A notification as it is stored."""
+    return requested(NOTIFIED, session_id, request_id, payload_json)
+
+
+def requested(name: str, session_id: str, request_id: str, data_json: str) -> Event:
+    """What a call leaves in the log; its id follows from the request's, so that a retry is known."""
     event = Intake(session_id, "", "", request_id).own(
-        Event(type=EventType.EVENT_TYPE_CUSTOM, custom=Custom(name=NOTIFIED, data_json=payload_json))
+        Event(type=EventType.EVENT_TYPE_CUSTOM, custom=Custom(name=name, data_json=data_json))
     )
-    event.id = f"notify-{hashlib.sha256(f'{session_id}/{request_id}'.encode()).hexdigest()}"
+    event.id = f"request-{hashlib.sha256(f'{session_id}/{request_id}'.encode()).hexdigest()}"
     return event
 
 

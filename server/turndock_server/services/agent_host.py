@@ -135,7 +135,7 @@ class AgentHostService:
 
     async def unhalt(self, request: UnhaltRequest) -> UnhaltResponse:
         """Thaw the mailbox."""
-        return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request)))
+        return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request), request.request_id))
 
     async def resolve_approval(self, request: ResolveApprovalRequest) -> ResolveApprovalResponse:
         """Not offered by this release."""

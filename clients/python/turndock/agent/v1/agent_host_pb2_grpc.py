@@ -257,14 +257,16 @@ class AgentHostServicer:
 
     def Interrupt(self, request, context):
         """Interrupt kills the running turn: its outcome is `interrupted`. Not a halt: the next run begins. On an idle agent it
-        does nothing and answers IDLE.
+        does nothing and answers IDLE. With a `request_id` it leaves an event `turndock.interrupted` that says what it found:
+        a retry gets the same answer and kills no other turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unhalt(self, request, context):
-        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing.
+        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing. With a `request_id` it leaves an event
+        `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,7 +281,8 @@ class AgentHostServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Touch(self, request, context):
-        """Touch puts an agent's idle shutdown off.
+        """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
+        remembered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

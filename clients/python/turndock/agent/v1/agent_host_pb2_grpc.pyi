@@ -72,16 +72,21 @@ class AgentHostStub:
     """
     Interrupt: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.InterruptRequest, turndock.agent.v1.agent_host_pb2.InterruptResponse]
     """Interrupt kills the running turn: its outcome is `interrupted`. Not a halt: the next run begins. On an idle agent it
-    does nothing and answers IDLE.
+    does nothing and answers IDLE. With a `request_id` it leaves an event `turndock.interrupted` that says what it found:
+    a retry gets the same answer and kills no other turn.
     """
     Unhalt: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.UnhaltRequest, turndock.agent.v1.agent_host_pb2.UnhaltResponse]
-    """Unhalt thaws the mailbox. On an agent that is not halted it does nothing."""
+    """Unhalt thaws the mailbox. On an agent that is not halted it does nothing. With a `request_id` it leaves an event
+    `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
+    """
     ResolveApproval: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
     """ResolveApproval answers an approval request. The first answer wins; FAILED_PRECONDITION when it is resolved or
     expired already, and nothing runs. INVALID_ARGUMENT names the index of a bad decision; the agent keeps waiting.
     """
     Touch: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]
-    """Touch puts an agent's idle shutdown off."""
+    """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
+    remembered.
+    """
     Watch: grpc.aio.UnaryStreamMultiCallable[turndock.agent.v1.agent_host_pb2.WatchRequest, turndock.agent.v1.agent_host_pb2.WatchResponse]
     """Watch streams the log of one or several sessions, from any place in it, live.
 
@@ -190,12 +195,15 @@ class AgentHostServicer:
         self, request: turndock.agent.v1.agent_host_pb2.InterruptRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.InterruptRequest, turndock.agent.v1.agent_host_pb2.InterruptResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.InterruptResponse]:
         """Interrupt kills the running turn: its outcome is `interrupted`. Not a halt: the next run begins. On an idle agent it
-        does nothing and answers IDLE.
+        does nothing and answers IDLE. With a `request_id` it leaves an event `turndock.interrupted` that says what it found:
+        a retry gets the same answer and kills no other turn.
         """
     def Unhalt(
         self, request: turndock.agent.v1.agent_host_pb2.UnhaltRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.UnhaltRequest, turndock.agent.v1.agent_host_pb2.UnhaltResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.UnhaltResponse]:
-        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing."""
+        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing. With a `request_id` it leaves an event
+        `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
+        """
     def ResolveApproval(
         self, request: turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]:
@@ -205,7 +213,9 @@ class AgentHostServicer:
     def Touch(
         self, request: turndock.agent.v1.agent_host_pb2.TouchRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.TouchResponse]:
-        """Touch puts an agent's idle shutdown off."""
+        """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
+        remembered.
+        """
     def Watch(
         self, request: turndock.agent.v1.agent_host_pb2.WatchRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.WatchRequest, turndock.agent.v1.agent_host_pb2.WatchResponse]
     ) -> collections.abc.AsyncIterator[turndock.agent.v1.agent_host_pb2.WatchResponse] | collections.abc.Awaitable[None]:

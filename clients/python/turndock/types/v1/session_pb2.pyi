@@ -438,6 +438,7 @@ class AgentRecord(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     STOP_REQUEST_ID_FIELD_NUMBER: _builtins.int
     TURN_TIME_US_FIELD_NUMBER: _builtins.int
+    UNHALTED_SEQUENCE_FIELD_NUMBER: _builtins.int
     stopped: _builtins.bool
     """Whether the agent was stopped. A stopped agent's session can be continued by StartAgent with its session id."""
     halted: _builtins.bool
@@ -464,6 +465,8 @@ class AgentRecord(_message.Message):
     """`request_id` of the StopAgent that ended the agent."""
     turn_time_us: _builtins.int
     """Wall time of all turns so far, in microseconds."""
+    unhalted_sequence: _builtins.int
+    """Sequence number of the last `turndock.unhalted` event whose effect is stored."""
     @_builtins.property
     def definition(self) -> Global___AgentDefinition:
         """What the agent is."""
@@ -495,10 +498,11 @@ class AgentRecord(_message.Message):
         ready: _builtins.bool = ...,
         stop_request_id: _builtins.str = ...,
         turn_time_us: _builtins.int = ...,
+        unhalted_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "total_usage", b"total_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
