@@ -77,6 +77,31 @@ async def show(host: Connection, *, session: SessionArgument, as_json: JsonOptio
         say_facts(session_facts(found))
 
 
+@app.command("fork")
+@connected
+async def fork(
+    host: Connection,
+    *,
+    session: SessionArgument,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="the last", help="Number of the last event that the fork begins with."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a session that begins with this one's history, and print its id.
+
+    `turndock agents start NAME --session ID` goes on from there; the session itself and its agent are left alone.
+    """
+    forked = await host.client.fork_session(session, at_sequence=at)
+    if as_json:
+        say_json(to_json(forked))
+    else:
+        say(forked.id)
+
+
 @app.command("delete")
 @connected
 async def delete(

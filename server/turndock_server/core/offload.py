@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from turndock import jsontext
 from turndock.errors import TurndockError
 from turndock.ports import ArtifactStore
-from turndock.store.v1 import ArtifactHeader, ArtifactStorePutRequest
+from turndock.store.v1 import ArtifactHeader, ArtifactStoreGetRequest, ArtifactStorePutRequest
 from turndock.types.v1 import ArtifactReference, Event, Scope
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,7 @@ class Offloader:
 
     async def _offload(self, scope: Scope | None, event: Event) -> Event:
         body = event.SerializeToString()
-        reference = ArtifactReference(
-            key=f"turndock/event/{event.id}", size=len(body), sha256=hashlib.sha256(body).digest()
-        )
+        reference = ArtifactReference(key=_key(event), size=len(body), sha256=hashlib.sha256(body).digest())
         stub = _stub(event)
         try:
             await self._put(scope, event, reference, body)
@@ -53,12 +51,44 @@ class Offloader:
             stub.offloaded.CopyFrom(reference)
         return stub
 
+    async def copy(self, scope: Scope | None, event: Event) -> None:
+        """Give an event that is to be stored under a new id bytes of its own, if its payload is an artifact; in place.
+
+        Raises what the artifact store raises, ARTIFACT_NOT_FOUND among it.
+        """
+        if not event.HasField("offloaded"):
+            return
+        store, source = self._store(), event.offloaded.key
+        event.offloaded.key = _key(event)
+        header = self._header(scope, event, event.offloaded)
+
+        async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
+            yield ArtifactStorePutRequest(header=header)
+            async for part in store.get(ArtifactStoreGetRequest(scope=scope, key=source)):
+                if part.HasField("chunk"):
+                    yield ArtifactStorePutRequest(chunk=part.chunk)
+
+        await store.put(parts())
+
     async def _put(
         self, scope: Scope | None, event: Event, reference: ArtifactReference, body: bytes
     ) -> None:
+        header = self._header(scope, event, reference)
+
+        async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
+            yield ArtifactStorePutRequest(header=header)
+            for first in range(0, len(body), _CHUNK_BYTES):
+                yield ArtifactStorePutRequest(chunk=body[first : first + _CHUNK_BYTES])
+
+        await self._store().put(parts())
+
+    def _store(self) -> ArtifactStore:
         if self._artifacts is None:
             raise TurndockError("STORAGE_ERROR", "the host has no artifact store")
-        header = ArtifactHeader(
+        return self._artifacts
+
+    def _header(self, scope: Scope | None, event: Event, reference: ArtifactReference) -> ArtifactHeader:
+        return ArtifactHeader(
             scope=scope,
             key=reference.key,
             session_id=event.session_id,
@@ -68,12 +98,9 @@ class Offloader:
             if_absent=True,
         )
 
-        async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
-            yield ArtifactStorePutRequest(header=header)
-            for first in range(0, len(body), _CHUNK_BYTES):
-                yield ArtifactStorePutRequest(chunk=body[first : first + _CHUNK_BYTES])
 
-        await self._artifacts.put(parts())
+def _key(event: Event) -> str:
+    return f"turndock/event/{event.id}"
 
 
 def _stub(event: Event) -> Event:

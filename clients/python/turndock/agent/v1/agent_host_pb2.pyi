@@ -1582,7 +1582,7 @@ class ForkSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AT_SEQUENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Retry token; the new session's id if the server accepts ids, else only a token."""
+    """Retry token: the new session's id follows from it."""
     session_id: _builtins.str
     """The session to fork."""
     at_sequence: _builtins.int

@@ -102,7 +102,19 @@ class AgentHostStub:
       FAILED_PRECONDITION / SESSION_RECREATED for another incarnation's cursor, NOT_FOUND for an unknown session.
     """
     ForkSession: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.ForkSessionRequest, turndock.agent.v1.agent_host_pb2.ForkSessionResponse]
-    """ForkSession makes a session that shares its history with another up to a sequence number."""
+    """ForkSession makes a session that begins with another one's history up to a sequence number, and goes on by itself.
+
+    Effect: the new session's events 1 to `at_sequence` are the parent's, under the same numbers: only `id`, `session_id`,
+    `incarnation` and `stored_at_us` are its own. The runs they speak of come with them; one that had not ended there is
+    CANCELLED with the reason `forked` in the new log. The history belongs to the new session: what becomes of the parent
+    does not matter to it. The parent is only read; it may be at work meanwhile. What waits in its mailbox stays there.
+    The new session is that of a stopped agent with the parent's definition: StartAgent with its id continues it. The
+    backend's session and the behavior's state come along if no turn and no notification of the parent follows the place
+    (and none is under way); else the backend starts anew, `restored_backend` false.
+
+    Failure: NOT_FOUND for an unknown session, OUT_OF_RANGE / SEQUENCE_IN_FUTURE beyond the parent's head, OUT_OF_RANGE /
+    SEQUENCE_COMPACTED when some of the history was pruned. Nothing is made, and the same call may be made again.
+    """
     GetServerInfo: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]
     """GetServerInfo says what the server is, what is docked, and which sizes it accepts."""
 
@@ -235,7 +247,19 @@ class AgentHostServicer:
     def ForkSession(
         self, request: turndock.agent.v1.agent_host_pb2.ForkSessionRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.ForkSessionRequest, turndock.agent.v1.agent_host_pb2.ForkSessionResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.ForkSessionResponse]:
-        """ForkSession makes a session that shares its history with another up to a sequence number."""
+        """ForkSession makes a session that begins with another one's history up to a sequence number, and goes on by itself.
+
+        Effect: the new session's events 1 to `at_sequence` are the parent's, under the same numbers: only `id`, `session_id`,
+        `incarnation` and `stored_at_us` are its own. The runs they speak of come with them; one that had not ended there is
+        CANCELLED with the reason `forked` in the new log. The history belongs to the new session: what becomes of the parent
+        does not matter to it. The parent is only read; it may be at work meanwhile. What waits in its mailbox stays there.
+        The new session is that of a stopped agent with the parent's definition: StartAgent with its id continues it. The
+        backend's session and the behavior's state come along if no turn and no notification of the parent follows the place
+        (and none is under way); else the backend starts anew, `restored_backend` false.
+
+        Failure: NOT_FOUND for an unknown session, OUT_OF_RANGE / SEQUENCE_IN_FUTURE beyond the parent's head, OUT_OF_RANGE /
+        SEQUENCE_COMPACTED when some of the history was pruned. Nothing is made, and the same call may be made again.
+        """
     def GetServerInfo(
         self, request: turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]:

@@ -529,6 +529,7 @@ class Session(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    FORKED_AT_SEQUENCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identifies the session within its scope; 1 to 128 bytes."""
     agent_id: _builtins.str
@@ -553,6 +554,8 @@ class Session(_message.Message):
     """Highest sequence number ever assigned in its log. Set by the store, never lowered, not even by pruning."""
     incarnation: _builtins.str
     """Random name of this life of the session: another after it was deleted and made again. Set by the store."""
+    forked_at_sequence: _builtins.int
+    """The last number whose event was taken over from `parent_session_id` when this session was forked from it."""
     @_builtins.property
     def scope(self) -> _types_pb2.Scope:
         """The partition. Set by the store from the request; what a writer puts here is ignored."""
@@ -583,10 +586,11 @@ class Session(_message.Message):
         last_sequence: _builtins.int = ...,
         incarnation: _builtins.str = ...,
         agent: Global___AgentRecord | None = ...,
+        forked_at_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "deleted_at_us", b"deleted_at_us", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "agent_id", b"agent_id", "context_json", b"context_json", "created_at_us", b"created_at_us", "deleted_at_us", b"deleted_at_us", "id", b"id", "incarnation", b"incarnation", "interrupted", b"interrupted", "last_sequence", b"last_sequence", "metadata_json", b"metadata_json", "parent_session_id", b"parent_session_id", "scope", b"scope", "status", b"status", "tags", b"tags", "updated_at_us", b"updated_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "agent_id", b"agent_id", "context_json", b"context_json", "created_at_us", b"created_at_us", "deleted_at_us", b"deleted_at_us", "forked_at_sequence", b"forked_at_sequence", "id", b"id", "incarnation", b"incarnation", "interrupted", b"interrupted", "last_sequence", b"last_sequence", "metadata_json", b"metadata_json", "parent_session_id", b"parent_session_id", "scope", b"scope", "status", b"status", "tags", b"tags", "updated_at_us", b"updated_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deleted_at_us: _TypeAlias = _typing.Literal["deleted_at_us"]  # noqa: Y015
     _WhichOneofArgType__deleted_at_us: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us"]  # noqa: Y015
