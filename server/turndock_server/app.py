@@ -134,7 +134,10 @@ class App:
                 on_deleted=_forget_artifacts_in(artifacts),
             ),
             LocalDispatcher(),
-            {name: self._backend(name, each) for name, each in settings.offered_backends().items()},
+            {
+                name: self._backend(name, each, store, artifacts)
+                for name, each in settings.offered_backends().items()
+            },
             {name: self._behavior(name, each.kind) for name, each in settings.behaviors.items()},
             host_id=self._host_id,
             sole_host=True,
@@ -255,7 +258,9 @@ class App:
             self._settings.secrets(), patterns=settings.patterns, categorized=settings.categorized
         )
 
-    def _backend(self, name: str, settings: BackendSettings) -> Backend:
+    def _backend(
+        self, name: str, settings: BackendSettings, store: SessionStore, artifacts: ArtifactStore
+    ) -> Backend:
         if settings.plugin is not None:
             return self._plugins[settings.plugin].backend()
         if settings.kind == COMMAND:
@@ -264,8 +269,13 @@ class App:
             from turndock_server.backends.sessions import parse_config
 
             return CommandBackend(parse_config(CommandConfig, settings.config_json))
+        if settings.kind == backends.REPLAY:
+            from turndock_server.backends.replay import ReplayBackend
+
+            return ReplayBackend(store, artifacts)
         if settings.kind not in backends.registry():
-            raise _not_installed(f"backends.{name}.kind", settings.kind, (*backends.registry(), "plugin"))
+            known = (*backends.registry(), backends.REPLAY, "plugin")
+            raise _not_installed(f"backends.{name}.kind", settings.kind, known)
         try:
             return backends.create(settings.kind)
         except ImportError as error:

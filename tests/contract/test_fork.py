@@ -19,13 +19,7 @@ from turndock.store.v1 import (
     GetSessionRequest,
     ListSessionsRequest,
 )
-from turndock.types.v1 import Cursor, Event, RunStatus, Scope, Session
-
-
-async def fork(host: Harness, session_id: str, at: int | None = None, request_id: str = "f-1") -> Session:
-    with wire.translated():
-        request = ForkSessionRequest(session_id=session_id, at_sequence=at, request_id=request_id)
-        return (await host.served.stub.ForkSession(request)).session
+from turndock.types.v1 import Cursor, Event, RunStatus, Scope
 
 
 def same(event: Event) -> bytes:
@@ -49,7 +43,7 @@ async def talked(host: Harness) -> str:
 async def test_a_fork_has_its_parents_events_under_their_numbers(host: Harness) -> None:
     parent = await talked(host)
     before = await host.log_of(parent)
-    forked = await fork(host, parent)
+    forked = await host.fork(parent)
     log = await host.log_of(forked.id)
     assert [same(event) for event in log] == [same(event) for event in before]
     assert {event.session_id for event in log} == {forked.id}
@@ -63,7 +57,7 @@ async def test_a_fork_has_its_parents_events_under_their_numbers(host: Harness) 
 
 async def test_a_fork_goes_on_at_the_next_number_with_the_backends_session(host: Harness) -> None:
     parent = await talked(host)
-    forked = await fork(host, parent)
+    forked = await host.fork(parent)
     shared = forked.last_sequence
     started = await host.start([result("forked")], name="a2", session_id=forked.id)
     assert (started.restored, started.restored_backend) == (True, True)
@@ -81,7 +75,7 @@ async def test_a_fork_of_an_earlier_place_begins_with_a_fresh_backend(host: Harn
     parent = await talked(host)
     log = await host.log_of(parent)
     [first_end, _] = [event.sequence for event in log if types([event]) == ["run_completed"]]
-    forked = await fork(host, parent, first_end)
+    forked = await host.fork(parent, first_end)
     assert numbers(await host.log_of(forked.id)) == list(range(1, first_end + 1))
     started = await host.start([result("other")], name="a2", session_id=forked.id)
     assert (started.restored, started.restored_backend) == (True, False)
@@ -95,7 +89,7 @@ async def test_a_run_that_had_not_ended_at_the_place_is_cancelled_in_the_fork(ho
     await host.backend.entered("g")
     begun = await host.watched(Cursor(session_id=parent), upto=6)
     assert types(begun)[-1] == "tool_call_started"
-    forked = await fork(host, parent)
+    forked = await host.fork(parent)
     host.backend.release("g")
     assert (await host.ended(run_id)).status == RunStatus.RUN_STATUS_COMPLETED
     log = await host.log_of(forked.id)
@@ -111,14 +105,14 @@ async def test_a_run_that_had_not_ended_at_the_place_is_cancelled_in_the_fork(ho
 
 async def test_the_history_outlives_the_parent(host: Harness) -> None:
     parent = await talked(host)
-    forked = await fork(host, parent)
+    forked = await host.fork(parent)
     log = await host.log_of(forked.id)
     await host.stop()
     await host.store.delete_session(DeleteSessionRequest(session_id=parent))
     assert await host.log_of(forked.id) == log
     await host.start([result("alone")], session_id=forked.id)
     assert (await host.ask("x")).response.text == "alone"
-    grandchild = await fork(host, forked.id, len(log), "f-2")
+    grandchild = await host.fork(forked.id, len(log), "f-2")
     assert [same(event) for event in await host.log_of(grandchild.id)] == [same(event) for event in log]
 
 
@@ -127,7 +121,7 @@ async def test_a_large_payload_outlives_the_parents(local_host: Harness) -> None
     script = [emit(1, size=2 << 20), result("done")]
     parent = (await host.start(script, behavior="")).agent.session_id
     await host.ended(await host.tell("one"))
-    forked = await fork(host, parent)
+    forked = await host.fork(parent)
     [theirs, *_] = [event for event in await host.log_of(parent) if event.HasField("offloaded")]
     [own, *_] = [event for event in await host.log_of(forked.id) if event.HasField("offloaded")]
     assert own.offloaded.key != theirs.offloaded.key
@@ -140,14 +134,14 @@ async def test_a_large_payload_outlives_the_parents(local_host: Harness) -> None
 
 async def test_a_repeated_fork_is_one_and_another_with_its_id_is_refused(host: Harness) -> None:
     parent = await talked(host)
-    forked, *others = await asyncio.gather(*(fork(host, parent) for _ in range(5)))
+    forked, *others = await asyncio.gather(*(host.fork(parent) for _ in range(5)))
     assert {other.id for other in others} == {forked.id}
-    assert (await fork(host, parent, forked.forked_at_sequence)).id == forked.id
+    assert (await host.fork(parent, forked.forked_at_sequence)).id == forked.id
     with refused("IDEMPOTENCY_CONFLICT"):
-        await fork(host, parent, 1)
+        await host.fork(parent, 1)
     with refused("IDEMPOTENCY_CONFLICT"):
-        await fork(host, forked.id)
-    assert (await fork(host, parent, request_id="")).id != (await fork(host, parent, request_id="")).id
+        await host.fork(forked.id)
+    assert (await host.fork(parent, request_id="")).id != (await host.fork(parent, request_id="")).id
 
 
 async def test_places_that_are_not_there_are_refused_and_nothing_is_made(local_host: Harness) -> None:
@@ -155,15 +149,15 @@ async def test_places_that_are_not_there_are_refused_and_nothing_is_made(local_h
     parent = await talked(host)
     head = len(await host.log_of(parent))
     with refused("SEQUENCE_IN_FUTURE") as beyond:
-        await fork(host, parent, head + 1)
+        await host.fork(parent, head + 1)
     assert beyond.value.code is Code.OUT_OF_RANGE
     assert beyond.value.metadata["head"] == str(head)
     with refused("SESSION_NOT_FOUND"):
-        await fork(host, "nope")
+        await host.fork("nope")
     with refused("VALIDATION_ERROR"):
-        await fork(host, "")
+        await host.fork("")
     assert len((await host.store.list_sessions(ListSessionsRequest())).sessions) == 1
-    assert (await fork(host, parent, 0)).last_sequence == 0
+    assert (await host.fork(parent, 0)).last_sequence == 0
 
 
 async def test_a_foreign_session_is_an_unknown_one(local_host: Harness) -> None:
@@ -194,10 +188,10 @@ async def test_a_fork_that_was_cut_off_is_finished_by_its_retry(local_host: Harn
 
     host.served.host.journal.save_session = cut_off  # type: ignore[assignment]  # the process dies here
     with refused("INTERNAL_ERROR"):
-        await fork(host, parent)
+        await host.fork(parent)
     host.served.host.journal.save_session = saving
     listed = (await host.store.list_sessions(ListSessionsRequest())).sessions
     assert [session.id for session in listed] == [parent]
-    forked = await fork(host, parent, len(whole))
+    forked = await host.fork(parent, len(whole))
     assert [same(event) for event in await host.log_of(forked.id)] == [same(event) for event in whole]
     assert (await host.store.get_session(GetSessionRequest(session_id=forked.id))).session == forked

@@ -7,7 +7,7 @@ behind gRPC, and the store is whichever the test runs on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from turndock.agent.v1 import (
     AskRequest,
     AskResponse,
     CancelRunRequest,
+    ForkSessionRequest,
     GetAgentRequest,
     GetRunRequest,
     InterruptOutcome,
@@ -46,7 +47,7 @@ from turndock.errors import TurndockError
 from turndock.ports import Backend, Behavior, SessionStore
 from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
-from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus
+from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus, Session
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
@@ -100,6 +101,30 @@ class Harness:
         **config: Any,
     ) -> StartAgentResponse:
         """Start an agent whose prompts play these scripts, one each."""
+        return await self.start_with(
+            backend,
+            {"scripts": list(scripts), **config},
+            name=name,
+            behavior=behavior,
+            limits=limits,
+            request_id=request_id,
+            session_id=session_id,
+            metadata_json=metadata_json,
+        )
+
+    async def start_with(
+        self,
+        backend: str,
+        config: Mapping[str, Any],
+        *,
+        name: str = "a1",
+        behavior: str = "scripted",
+        limits: AgentLimits | None = None,
+        request_id: str = "",
+        session_id: str = "",
+        metadata_json: str = "",
+    ) -> StartAgentResponse:
+        """Start an agent with a backend configured so."""
         request = StartAgentRequest(
             request_id=request_id,
             session_id=session_id,
@@ -108,7 +133,7 @@ class Harness:
                 agent_name=name,
                 backend=backend,
                 behavior=behavior,
-                backend_config_json=jsontext.canonical({"scripts": list(scripts), **config}),
+                backend_config_json=jsontext.canonical(config),
                 limits=limits,
             ),
         )
@@ -126,6 +151,11 @@ class Harness:
     async def stop(self, name: str = "a1", **fields: Any) -> AgentStatus:
         with wire.translated():
             return (await self.served.stub.StopAgent(StopAgentRequest(agent_name=name, **fields))).agent
+
+    async def fork(self, session_id: str, at: int | None = None, request_id: str = "f-1") -> Session:
+        with wire.translated():
+            request = ForkSessionRequest(session_id=session_id, at_sequence=at, request_id=request_id)
+            return (await self.served.stub.ForkSession(request)).session
 
     async def until(self, holds: Callable[[AgentStatus], bool], name: str = "a1") -> AgentStatus:
         """Wait until the agent's status is as it should be."""

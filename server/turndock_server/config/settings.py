@@ -201,8 +201,8 @@ class BackendSettings(Section):
     """A backend that agents may use, by the table's name. Without any: `echo`, and `llama` if it is installed."""
 
     kind: str = Field(min_length=1)
-    """What it is: `echo`, `scripted`, `command` or `llama`, which come with Turndock; a name that an installed
-    distribution registers as an entry point of `turndock.backends`; or `plugin`."""
+    """What it is: `echo`, `scripted`, `command`, `llama` or `replay`, which come with Turndock; a name that an
+    installed distribution registers as an entry point of `turndock.backends`; or `plugin`."""
     plugin: Name | None = None
     """For `plugin`: which table of `plugins` it is."""
     config: JsonTable = Field(default_factory=dict[str, Any])

@@ -27,6 +27,9 @@ PROBE_TIMEOUT_S: Final = 3.0
 _EXTRAS: Final = {"llama": ("xllamacpp", 'pip install "turndock[llama]"')}
 """Kind of backend → the module it needs and how to get it."""
 
+_HOSTS: Final = ("plugin", backend_registry.REPLAY)
+"""Kinds of backends that the server makes itself."""
+
 _KIND: Final = "CONTRACT_KIND_"
 
 
@@ -35,12 +38,18 @@ def backends(settings: Settings) -> Iterator[Finding]:
     known = backend_registry.registry()
     for name, backend in settings.offered_backends().items():
         key = f"backends.{name}"
-        if backend.kind == "plugin":
+        if backend.kind in _HOSTS:
             continue
         if backend.kind in _EXTRAS and importlib.util.find_spec(_EXTRAS[backend.kind][0]) is None:
             yield Finding(Level.ERROR, key, f"{backend.kind} is not installed", _EXTRAS[backend.kind][1])
         else:
-            yield _loaded(f"{key}.kind", backend.kind, known, backend_registry.GROUP, extra=("plugin",))
+            yield _loaded(
+                f"{key}.kind",
+                backend.kind,
+                known,
+                backend_registry.GROUP,
+                extra=("plugin", backend_registry.REPLAY),
+            )
 
 
 def models(settings: Settings) -> Iterator[Finding]:
