@@ -7,6 +7,7 @@ half-way is taken up by the next one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -40,6 +41,8 @@ from turndock_server.core.locks import KeyedLocks
 FORKED = "forked"
 """Why a run that had not ended where its session was forked is cancelled in the fork."""
 
+_RUNS_AT_ONCE = 64
+
 
 class Forker:
     """ForkSession."""
@@ -72,12 +75,12 @@ class Forker:
                 metadata={"head": str(session.last_sequence)},
             )
         runs = await self._copy_events(parent, child, at)
-        settled = [await self._copy_run(parent, child, run_id, ends=ends) for run_id, ends in runs.items()]
+        settled = await self._copy_runs(parent, child, runs)
         # In this order: if nothing follows the place now, the agent's row was the place's when it was read.
         session = await self._session(parent)
         if session is None:
             raise not_found("session", parent.session_id)
-        whole = all(settled) and not await self._goes_on_after(parent, at)
+        whole = settled and not await self._goes_on_after(parent, at)
         forked = _forked(session, child.session_id, at, whole=whole)
         saved = await self._journal.save_session(SaveSessionRequest(scope=child.scope, session=forked))
         return saved.session
@@ -144,6 +147,16 @@ class Forker:
             own.ClearField(name)
         await self._host.env.offloader.copy(child.scope, own)
         return own
+
+    async def _copy_runs(self, parent: AgentKey, child: AgentKey, runs: dict[str, bool]) -> bool:
+        """Give the child the runs of its history. Whether all of them are over, with all that followed from them."""
+        settled = True
+        left = list(runs.items())
+        for first in range(0, len(left), _RUNS_AT_ONCE):  # many at once share a commit
+            some = left[first : first + _RUNS_AT_ONCE]
+            copying = (self._copy_run(parent, child, run_id, ends=ends) for run_id, ends in some)
+            settled &= all(await asyncio.gather(*copying))
+        return settled
 
     async def _copy_run(self, parent: AgentKey, child: AgentKey, run_id: str, *, ends: bool) -> bool:
         """Give the child a run of its history; one that goes on in the parent ends here. Whether all of it is over."""

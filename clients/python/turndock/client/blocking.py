@@ -25,7 +25,7 @@ from turndock.client.loop_thread import LoopThread
 from turndock.client.prompt import PromptStream
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import Watch
-from turndock.types.v1 import AgentLimits, Cursor, Event, EventType, Response, Run, RunStatus
+from turndock.types.v1 import AgentLimits, Cursor, Event, EventType, Response, Run, RunStatus, Session
 
 
 class ClientOptions(TypedDict, total=False):
@@ -117,6 +117,14 @@ class SyncClient:
     def list_agents(self, *, page_size: int = 100) -> Iterator[AgentStatus]:
         """See `Client.list_agents`."""
         return self._loop.iterate(self._client.list_agents(page_size=page_size))
+
+    def fork_session(
+        self, session_id: str, *, at_sequence: int | None = None, request_id: str | None = None
+    ) -> Session:
+        """See `Client.fork_session`."""
+        return self._loop.run(
+            self._client.fork_session(session_id, at_sequence=at_sequence, request_id=request_id)
+        )
 
     def info(self) -> GetServerInfoResponse:
         """See `Client.info`."""

@@ -148,13 +148,23 @@ class Client:
         return await self._host.quick(self._host.stub.GetServerInfo, GetServerInfoRequest())
 
     async def fork_session(
-        self, session_id: str, *, at_sequence: int | None = None, request_id: str | None = None
+        self,
+        session_id: str,
+        *,
+        at_sequence: int | None = None,
+        request_id: str | None = None,
+        timeout: float = 600.0,
     ) -> Session:
-        """Make a session that shares another one's history up to a number; unset = all of it."""
+        """Make a session that begins with another one's history up to a number; unset = all of it.
+
+        `start_agent` with its id goes on from there. A long history takes a while; after the `timeout` in seconds the
+        server goes on, and the same `request_id` finds what it made. Raises SESSION_NOT_FOUND, SEQUENCE_IN_FUTURE for a
+        number beyond the log, SEQUENCE_COMPACTED when some of the history was pruned.
+        """
         request = ForkSessionRequest(
             request_id=request_id or new_id(), session_id=session_id, at_sequence=at_sequence
         )
-        return (await self._host.quick(self._host.stub.ForkSession, request)).session
+        return (await self._host.call(self._host.stub.ForkSession, request, timeout=timeout)).session
 
     @overload
     def watch(
