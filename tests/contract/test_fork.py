@@ -125,11 +125,16 @@ async def test_a_large_payload_outlives_the_parents(local_host: Harness) -> None
     [theirs, *_] = [event for event in await host.log_of(parent) if event.HasField("offloaded")]
     [own, *_] = [event for event in await host.log_of(forked.id) if event.HasField("offloaded")]
     assert own.offloaded.key != theirs.offloaded.key
-    assert (own.offloaded.sha256, own.offloaded.size) == (theirs.offloaded.sha256, theirs.offloaded.size)
     request = ArtifactStoreGetRequest(key=own.offloaded.key)
     parts = [part async for part in host.artifacts.get(request)]
     assert parts[0].artifact.session_id == forked.id
-    assert sum(len(part.chunk) for part in parts) == own.offloaded.size
+    whole = Event.FromString(b"".join(part.chunk for part in parts))
+    assert (whole.id, whole.session_id) == (own.id, forked.id)
+    assert len(whole.message_streamed.text) == 2 << 20
+    await host.stop()
+    await host.store.delete_session(DeleteSessionRequest(session_id=parent, delete_artifacts=True))
+    again = [part async for part in host.artifacts.get(request)]
+    assert again == parts
 
 
 async def test_a_repeated_fork_is_one_and_another_with_its_id_is_refused(host: Harness) -> None:

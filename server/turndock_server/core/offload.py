@@ -39,7 +39,7 @@ class Offloader:
 
     async def _offload(self, scope: Scope | None, event: Event) -> Event:
         body = event.SerializeToString()
-        reference = ArtifactReference(key=_key(event), size=len(body), sha256=hashlib.sha256(body).digest())
+        reference = _reference(event, body)
         stub = _stub(event)
         try:
             await self._put(scope, event, reference, body)
@@ -52,28 +52,32 @@ class Offloader:
         return stub
 
     async def copy(self, scope: Scope | None, event: Event) -> None:
-        """Give an event that is to be stored under a new id bytes of its own, if its payload is an artifact; in place.
+        """Give an event that has a new id and session bytes of its own, if its payload is an artifact; in place.
 
-        Raises what the artifact store raises, ARTIFACT_NOT_FOUND among it.
+        Raises what the artifact store raises, NOT_FOUND among it.
         """
         if not event.HasField("offloaded"):
             return
-        store, source = self._store(), event.offloaded.key
-        event.offloaded.key = _key(event)
-        header = self._header(scope, event, event.offloaded)
-
-        async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
-            yield ArtifactStorePutRequest(header=header)
-            async for part in store.get(ArtifactStoreGetRequest(scope=scope, key=source)):
-                if part.HasField("chunk"):
-                    yield ArtifactStorePutRequest(chunk=part.chunk)
-
-        await store.put(parts())
+        request = ArtifactStoreGetRequest(scope=scope, key=event.offloaded.key)
+        whole = Event.FromString(b"".join([part.chunk async for part in self._store().get(request)]))
+        whole.id, whole.session_id = event.id, event.session_id
+        body = whole.SerializeToString()
+        reference = _reference(event, body)
+        await self._put(scope, event, reference, body)
+        event.offloaded.CopyFrom(reference)
 
     async def _put(
         self, scope: Scope | None, event: Event, reference: ArtifactReference, body: bytes
     ) -> None:
-        header = self._header(scope, event, reference)
+        header = ArtifactHeader(
+            scope=scope,
+            key=reference.key,
+            session_id=event.session_id,
+            media_type=MEDIA_TYPE,
+            expected_size=reference.size,
+            expected_sha256=reference.sha256,
+            if_absent=True,
+        )
 
         async def parts() -> AsyncIterator[ArtifactStorePutRequest]:
             yield ArtifactStorePutRequest(header=header)
@@ -87,20 +91,11 @@ class Offloader:
             raise TurndockError("STORAGE_ERROR", "the host has no artifact store")
         return self._artifacts
 
-    def _header(self, scope: Scope | None, event: Event, reference: ArtifactReference) -> ArtifactHeader:
-        return ArtifactHeader(
-            scope=scope,
-            key=reference.key,
-            session_id=event.session_id,
-            media_type=MEDIA_TYPE,
-            expected_size=reference.size,
-            expected_sha256=reference.sha256,
-            if_absent=True,
-        )
 
-
-def _key(event: Event) -> str:
-    return f"turndock/event/{event.id}"
+def _reference(event: Event, body: bytes) -> ArtifactReference:
+    return ArtifactReference(
+        key=f"turndock/event/{event.id}", size=len(body), sha256=hashlib.sha256(body).digest()
+    )
 
 
 def _stub(event: Event) -> Event:
