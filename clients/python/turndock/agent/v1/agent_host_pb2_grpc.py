@@ -310,12 +310,13 @@ class AgentHostServicer:
         """ForkSession makes a session that begins with another one's history up to a sequence number, and goes on by itself.
 
         Effect: the new session's events 1 to `at_sequence` are the parent's, under the same numbers: only `id`, `session_id`,
-        `incarnation`, `stored_at_us` and the references of payloads that are artifacts are its own. The runs they speak of come with them; one that had not ended there is
-        CANCELLED with the reason `forked` in the new log. The history belongs to the new session: what becomes of the parent
-        does not matter to it. The parent is only read; it may be at work meanwhile. What waits in its mailbox stays there.
-        The new session is that of a stopped agent with the parent's definition: StartAgent with its id continues it. The
-        backend's session and the behavior's state come along if no turn and no notification of the parent follows the place
-        (and none is under way); else the backend starts anew, `restored_backend` false.
+        `incarnation`, `stored_at_us` and the references of payloads that are artifacts are its own. The runs they speak of
+        come with them; one that had not ended there is CANCELLED with the reason `forked` in the new log. The history belongs
+        to the new session: what becomes of the parent does not matter to it. The parent is only read; it may be at work
+        meanwhile. What waits in its mailbox stays there. The new session is that of a stopped agent with the parent's
+        definition: StartAgent with its id continues it. The backend's session and the behavior's state come along if no turn
+        and no notification of the parent follows the place (and none is under way); else the backend starts anew,
+        `restored_backend` false.
 
         Failure: NOT_FOUND for an unknown session, OUT_OF_RANGE / SEQUENCE_IN_FUTURE beyond the parent's head, OUT_OF_RANGE /
         SEQUENCE_COMPACTED when some of the history was pruned. Nothing is made, and the same call may be made again.
