@@ -285,8 +285,11 @@ class HandleResponseResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -296,14 +299,20 @@ class HandleResponseResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleResponseResponse: _TypeAlias = HandleResponseResponse  # noqa: Y015
 
@@ -367,8 +376,11 @@ class HandleErrorResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -378,14 +390,20 @@ class HandleErrorResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleErrorResponse: _TypeAlias = HandleErrorResponse  # noqa: Y015
 
@@ -453,8 +471,11 @@ class HandleEventResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -464,14 +485,20 @@ class HandleEventResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleEventResponse: _TypeAlias = HandleEventResponse  # noqa: Y015
 
@@ -927,20 +954,29 @@ class PostTurnResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     def __init__(
         self,
         *,
         state_json: _builtins.str | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___PostTurnResponse: _TypeAlias = PostTurnResponse  # noqa: Y015
 

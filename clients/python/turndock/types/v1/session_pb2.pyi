@@ -438,6 +438,9 @@ class AgentRecord(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     STOP_REQUEST_ID_FIELD_NUMBER: _builtins.int
     TURN_TIME_US_FIELD_NUMBER: _builtins.int
+    LAST_RUN_ID_FIELD_NUMBER: _builtins.int
+    START_RESTORED_FIELD_NUMBER: _builtins.int
+    START_RESTORED_BACKEND_FIELD_NUMBER: _builtins.int
     UNHALTED_SEQUENCE_FIELD_NUMBER: _builtins.int
     stopped: _builtins.bool
     """Whether the agent was stopped. A stopped agent's session can be continued by StartAgent with its session id."""
@@ -465,6 +468,12 @@ class AgentRecord(_message.Message):
     """`request_id` of the StopAgent that ended the agent."""
     turn_time_us: _builtins.int
     """Wall time of all turns so far, in microseconds."""
+    last_run_id: _builtins.str
+    """The last run that ended by its turn's end; empty = none has."""
+    start_restored: _builtins.bool
+    """Whether the StartAgent that made the agent loaded saved state: what it answered, for a retry."""
+    start_restored_backend: _builtins.bool
+    """Whether it reattached the backend's own conversation: what it answered, for a retry."""
     unhalted_sequence: _builtins.int
     """Sequence number of the last `turndock.unhalted` event whose effect is stored."""
     @_builtins.property
@@ -498,11 +507,14 @@ class AgentRecord(_message.Message):
         ready: _builtins.bool = ...,
         stop_request_id: _builtins.str = ...,
         turn_time_us: _builtins.int = ...,
+        last_run_id: _builtins.str = ...,
+        start_restored: _builtins.bool = ...,
+        start_restored_backend: _builtins.bool = ...,
         unhalted_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "total_usage", b"total_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "last_run_id", b"last_run_id", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "start_restored", b"start_restored", "start_restored_backend", b"start_restored_backend", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
