@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every schema there has been, oldest first. The last is the one this release reads and writes."""
 
 UNSCOPED_KEY: Final = 0
@@ -160,3 +160,27 @@ events = Table(
     UniqueConstraint("scope", "id"),
 )
 Index("events_of_run", events.c.session, events.c.run, events.c.sequence)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
+    # One of the two says whose it is; the other is empty.
+    Column("conversation_id", Text, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    # NULL where nothing was saved but the flag.
+    Column("body", LargeBinary),
+    Column("interrupted", Integer, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("saved_at", BigInteger, nullable=False),
+    UniqueConstraint("scope", "conversation_id", "agent_id"),
+)
+
+snapshot_tokens = Table(
+    "snapshot_tokens",
+    metadata,
+    Column("snapshot", RowKey, ForeignKey("snapshots.key"), primary_key=True, autoincrement=False),
+    Column("request_id", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+)

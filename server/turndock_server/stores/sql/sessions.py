@@ -15,6 +15,7 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Session
 from turndock_server.stores import checks, rules
+from turndock_server.stores.sql import snapshots
 from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of, load, put
 from turndock_server.stores.sql.schema import (
     NEVER,
@@ -132,6 +133,7 @@ def remove(tx: Transaction, partition: Partition, request: DeleteSessionRequest)
             tx.connection.execute(delete(table).where(table.c.session == row.key))
         tx.connection.execute(delete(sessions).where(sessions.c.key == row.key))
         _bury(tx, row, request.request_id, fingerprint)
+    snapshots.forget(tx, row.scope, row.id)
     return DeleteSessionResponse()
 
 

@@ -70,6 +70,7 @@ from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
+from turndock_server.stores.sql.snapshots import SqlAgentPersistence
 from turndock_server.stores.sql.sqlite import Synchronous, url_of
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
@@ -136,6 +137,11 @@ class SqlSessionStore:
         await self._bell.close()
         await self._writer.close()
         await self._database.close()
+
+    @property
+    def agent_persistence(self) -> SqlAgentPersistence:
+        """Snapshots of agents, in the same database. It lives as long as the store is open."""
+        return SqlAgentPersistence(self._writer.write, self._read, self._partition, self._scopes.find)
 
     # --- Sessions ------------------------------------------------------------------------------------------------
 
