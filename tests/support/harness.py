@@ -18,6 +18,7 @@ from support.docking import Mode, docked
 from support.hosting import Served, make_host, served
 from support.parts import Script
 from support.scripted_agent import ScriptedAgent, state_of
+from support.snapshots import behind_grpc
 from turndock import events, jsontext, serving, wire
 from turndock.agent.v1 import (
     AgentStatus,
@@ -44,7 +45,7 @@ from turndock.agent.v1 import (
     WatchResponse,
 )
 from turndock.errors import TurndockError
-from turndock.ports import Backend, Behavior, SessionStore
+from turndock.ports import AgentPersistence, Backend, Behavior, SessionStore
 from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus, Session
@@ -354,15 +355,31 @@ async def opened_store(name: StoreName, folder: Path) -> AsyncGenerator[SessionS
 
 
 @asynccontextmanager
-async def harnessed(store: StoreName, mode: Mode, folder: Path) -> AsyncGenerator[Harness]:
+async def harnessed(
+    store: StoreName,
+    mode: Mode,
+    folder: Path,
+    *,
+    snapshots: AgentPersistence | None = None,
+    snapshot_timeout_s: float = 5.0,
+) -> AsyncGenerator[Harness]:
     """A host over that store, with what is docked in that mode."""
     async with AsyncExitStack() as exits:
         harness = Harness(await exits.enter_async_context(opened_store(store, folder)), mode, exits)
         await harness.dock_backend("scripted", harness.backend)
         await harness.dock_behavior("scripted", harness.agent)
-        host = make_host(harness.store, harness.backends, harness.behaviors, artifacts=harness.artifacts)
+        if snapshots is not None and mode != "in_process":
+            snapshots = await exits.enter_async_context(behind_grpc(snapshots))
+        host = make_host(
+            harness.store,
+            harness.backends,
+            harness.behaviors,
+            artifacts=harness.artifacts,
+            snapshots=snapshots,
+            snapshot_timeout_s=snapshot_timeout_s,
+        )
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
-        async with served(host) as harness.served:
+        async with served(host, snapshots=snapshots) as harness.served:
             yield harness
 
 

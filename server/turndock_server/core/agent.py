@@ -16,10 +16,7 @@ from turndock.agent.v1 import AgentStatus
 from turndock.backend.v1 import PromptRequest
 from turndock.errors import TurndockError
 from turndock.ports import Backend
-from turndock.store.v1 import (
-    CancelRunResponse,
-    ClaimAgentResponse,
-)
+from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
 from turndock.types.v1 import (
     Event,
     EventType,
@@ -42,6 +39,7 @@ from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
 from turndock_server.core.mailbox import Mailbox
 from turndock_server.core.notices import Notices
+from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
 from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.status import status_of
 from turndock_server.core.turn import Turn, TurnHooks
@@ -71,6 +69,7 @@ class Agent:
         "mailbox",
         "notices",
         "phase",
+        "snapshots",
         "writer",
     )
 
@@ -103,7 +102,16 @@ class Agent:
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
         )
-        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices)
+        self.snapshots = SnapshotWriter(
+            env.persistence,
+            key,
+            self.writer,
+            state_json=lambda: conduct.state_json,
+            status=self.status,
+            publish=self.publish_status,
+            redact_text=env.redact_text,
+        )
+        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
         self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
@@ -131,6 +139,7 @@ class Agent:
             await self._pre_run()
         while not self.stopping:
             if await self._decisions.drain():
+                await self.snapshots.save_title()
                 self.publish_status()
             run = self.next_run()
             if run is None:
@@ -321,8 +330,9 @@ class Agent:
             Intake(self.session.id, run.id, definition.backend, run.correlation_id),
             Capture.within(limits),
             TurnHooks(
-                store=lambda batch: self.writer.append_written(run.id, batch),
+                store=lambda batch: self.snapshots.append(run.id, batch),
                 keep_session=self.writer.keep_backend_session,
+                titled=self.snapshots.titled,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
             ),
             watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
@@ -364,6 +374,7 @@ class Agent:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
         ended, response = await self._write_terminal(run, outcome)
         await self._decisions.follow(ended, response)
+        await self.snapshots.save(lifecycle_of(ended.status))
         self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, response)
 
@@ -381,6 +392,7 @@ class Agent:
             ended.response.CopyFrom(transcript.without_events(response))
         record = self.session.agent
         record.backend_session.CopyFrom(outcome.session)
+        record.last_run_id = run.id
         record.turn_count += 1
         record.turn_time_us += outcome.duration_us
         accounts.add_usage(record.total_usage, outcome.usage)
@@ -438,9 +450,10 @@ class Agent:
             self.mailbox.notify(event)
 
     async def say_goodbye(self, reason: str) -> None:
-        """The agent leaves memory: store its state and an event that says so."""
+        """The agent leaves memory: store its state, an event that says so and a snapshot."""
         await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
         await self.writer.save()
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN)
         self._enter(Phase.DORMANT)
 
     async def _settle_lost(self, run: Run) -> None:
@@ -448,6 +461,7 @@ class Agent:
         journal = self._env.journal
         if is_terminal(run.status):
             await self._decisions.follow(run, await history.response_of(journal, self.key, run))
+            await self.snapshots.save(lifecycle_of(run.status))
             return
         policy = self.session.agent.definition.limits.host_lost_policy
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:
@@ -465,6 +479,8 @@ class Agent:
             retryable=True,
         )
         left = await history.left_by(journal, self.key, run.id)
+        if left.title:
+            self.snapshots.titled(left.title)
         lost = Outcome(
             terminal=failure,
             session=self.session.agent.backend_session,

@@ -11,16 +11,20 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from turndock import jsontext
+from turndock import events, jsontext
 from turndock.behavior.v1 import (
     Decision,
     HandleErrorRequest,
+    HandleErrorResponse,
     HandleEventRequest,
+    HandleEventResponse,
     HandleResponseRequest,
+    HandleResponseResponse,
     HandleStreamEventRequest,
     Noreply,
     PostRunRequest,
     PostTurnRequest,
+    PostTurnResponse,
     PreRunRequest,
     PreTurnRequest,
     PreTurnResponse,
@@ -33,6 +37,8 @@ from turndock.types.v1 import Event, Failure, Response, Run, Scope
 log = logging.getLogger(__name__)
 
 NOREPLY = Decision(noreply=Noreply())
+_TITLED = (HandleResponseResponse, HandleErrorResponse, HandleEventResponse, PostTurnResponse)
+"""The answers that may carry a title."""
 
 
 class _Answer(Protocol):
@@ -59,7 +65,7 @@ class Verdict:
 class Conduct:
     """Calls one agent's behavior; without one, every decision is NOREPLY."""
 
-    __slots__ = ("_agent_name", "_behavior", "_scope", "_session_id", "state_json")
+    __slots__ = ("_agent_name", "_behavior", "_scope", "_session_id", "_title", "state_json")
 
     def __init__(
         self,
@@ -73,7 +79,13 @@ class Conduct:
         self._scope = scope
         self._session_id = session_id
         self._agent_name = agent_name
+        self._title: str | None = None
         self.state_json = state_json
+
+    def take_title(self) -> str | None:
+        """The title the behavior has given the conversation since this was last asked; None = none."""
+        title, self._title = self._title, None
+        return title
 
     @property
     def present(self) -> bool:
@@ -108,13 +120,11 @@ class Conduct:
         answer = await self._call("pre_turn", self._behavior.pre_turn(request))
         return self._verdict(run, answer)
 
-    async def observe(self, run: Run, events: Sequence[Event]) -> None:
+    async def observe(self, run: Run, seen: Sequence[Event]) -> None:
         """During a turn, in the events' order."""
         if self._behavior is None or not self.observes:
             return
-        request = HandleStreamEventRequest(
-            **self._about(""), run_id=run.id, attempt=run.attempt, events=events
-        )
+        request = HandleStreamEventRequest(**self._about(""), run_id=run.id, attempt=run.attempt, events=seen)
         await self._call("handle_stream_event", self._behavior.handle_stream_event(request))
 
     async def respond(self, run: Run, response: Response) -> Decision:
@@ -232,6 +242,8 @@ class Conduct:
         if answer.HasField("state_json"):
             jsontext.check(answer.state_json, f"{hook}.state_json")
             self.state_json = answer.state_json
+        if isinstance(answer, _TITLED) and answer.HasField("title"):
+            self._title = events.clean_title(answer.title)
 
 
 def _no_turn(run: Run, reason: str, message: str) -> Verdict:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from turndock.behavior.v1 import Decision
-from turndock.types.v1 import Response, Run, RunOrigin, RunStatus
+from turndock.types.v1 import Event, Response, Run, RunOrigin, RunStatus
 from turndock_server.core import transcript
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.mailbox import Mailbox
 from turndock_server.core.notices import Notices
+from turndock_server.core.persistence import SnapshotWriter
 from turndock_server.core.session_writer import SessionWriter
 
 
 class Decisions:
     """One agent's. Everything is stored before anybody is told of it."""
 
-    __slots__ = ("_conduct", "_fresh_halt", "_mailbox", "_notices", "_writer")
+    __slots__ = ("_conduct", "_fresh_halt", "_mailbox", "_notices", "_snapshots", "_writer")
 
-    def __init__(self, conduct: Conduct, writer: SessionWriter, mailbox: Mailbox, notices: Notices) -> None:
+    def __init__(
+        self,
+        conduct: Conduct,
+        writer: SessionWriter,
+        mailbox: Mailbox,
+        notices: Notices,
+        snapshots: SnapshotWriter,
+    ) -> None:
         self._conduct = conduct
         self._writer = writer
         self._mailbox = mailbox
         self._notices = notices
+        self._snapshots = snapshots
         self._fresh_halt: tuple[str, str] | None = None
         """Why the mailbox was frozen and by which run, until the behavior has been told."""
 
@@ -45,7 +54,10 @@ class Decisions:
         if not await self._hear_notifications():
             return False
         await self.post_run()
+        titles = self._titles("")
         await self._writer.save()
+        if titles:
+            await self._writer.append(titles)
         self._tell_applied()
         return True
 
@@ -79,10 +91,18 @@ class Decisions:
         done = Run()
         done.CopyFrom(run)
         done.decision_pending = False
-        stored = await self._writer.flush(done, (), expected=run.status, chained=chained)
+        titles = self._titles(run.id)
+        stored = await self._writer.flush(done, titles, expected=run.status, chained=chained)
         if stored.HasField("chained_run"):
             self._mailbox.put(stored.chained_run)
         self._tell_applied()
+
+    def _titles(self, run_id: str) -> list[Event]:
+        """The event to store if the behavior has given the conversation another title."""
+        title = self._conduct.take_title()
+        if title is None or not self._snapshots.titled(title):
+            return []
+        return [transcript.title_event(self._writer.session.id, run_id, title)]
 
     async def _hear_notifications(self) -> bool:
         """Hand every waiting notification to the behavior, in order; a halt among them does not stop the others."""

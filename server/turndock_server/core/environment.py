@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turndock.errors import invalid
@@ -12,6 +12,7 @@ from turndock.types.v1 import Failure, Response, Run
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 from turndock_server.core.offload import Offloader
+from turndock_server.core.persistence import Persistence
 
 if TYPE_CHECKING:
     from turndock_server.core.agent import Agent
@@ -41,6 +42,8 @@ class Environment:
     """Takes secrets out of a response's text, as the journal does out of events."""
     backend_wait_s: float = 30.0
     """How long a start, or a turn, waits for a backend that cannot be reached or does not answer."""
+    persistence: Persistence = field(default_factory=Persistence)
+    """What keeps snapshots."""
 
     def backend(self, name: str) -> Backend:
         """The backend of that name. Raises INVALID_ARGUMENT naming those there are."""

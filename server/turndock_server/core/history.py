@@ -98,6 +98,8 @@ class Remains:
     open_tools: dict[str, str] = field(default_factory=dict[str, str])
     """Tool calls that have a beginning and no end: id → name."""
     turn_count: int = 0
+    title: str = ""
+    """The title it gave the conversation; empty = none."""
 
 
 async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
@@ -114,6 +116,8 @@ async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
                 left.usage = event.token_usage_updated.usage
             case EventType.EVENT_TYPE_TURN_COMPLETED:
                 left.turn_count += 1
+            case EventType.EVENT_TYPE_CUSTOM:
+                left.title = events.title_of(event) or left.title
             case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
                 left.open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
             case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:

@@ -25,6 +25,7 @@ from turndock.ports import ArtifactStore, Backend, Behavior
 from turndock.store.v1 import (
     AppendEventsRequest,
     GetSessionRequest,
+    Lifecycle,
     ListRunsRequest,
     ListSessionsRequest,
 )
@@ -49,6 +50,7 @@ from turndock_server.core.journal import Journal
 from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.core.offload import Offloader
+from turndock_server.core.persistence import Persistence
 from turndock_server.core.roster import AGENT_TERMINATED, Roster
 from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
@@ -86,6 +88,7 @@ class Host:
         backend_defaults: Mapping[str, str] | None = None,
         behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
+        persistence: Persistence | None = None,
     ) -> None:
         self.journal = journal
         self.backend_defaults = backend_defaults or {}
@@ -105,6 +108,7 @@ class Host:
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,
+            persistence=persistence or Persistence(),
         )
         self._stopping = asyncio.Event()
         self._read_log = read_log
@@ -380,6 +384,7 @@ class Host:
             SessionChanged(reason=reason, failure=failure),
         )
         await agent.writer.append([ended])
+        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN)
 
     async def _stopped_before(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
         scope = AgentKey(tenant, "").scope

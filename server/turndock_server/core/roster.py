@@ -126,6 +126,7 @@ class Roster:
                 self.kill_turns()
                 await self._abandon(late)
         self._refuse_waiters()
+        self.env.persistence.hurry()
         await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents)))
 
     def kill_turns(self) -> None:

@@ -42,6 +42,7 @@ INTERRUPTED = "turndock.interrupted"
 UNHALTED = "turndock.unhalted"
 ATTEMPT_SUPERSEDED = "turndock.attempt_superseded"
 AGENT_SHUTDOWN = "turndock.agent_shutdown"
+TITLE = events.TITLE
 MAX_RESPONSE_TEXT_BYTES = 1 << 20
 
 
@@ -289,11 +290,16 @@ def shutdown_event(status: AgentStatus, reason: str, last_activity_us: int) -> E
         "agent_id": status.agent_name,
         "reason": reason,
         "status": AgentPhase.Name(status.phase).removeprefix("AGENT_PHASE_").lower(),
-        "interrupt_restorable": False,
+        "interrupt_restorable": bool(status.pending_approvals),
         "last_activity_at_us": last_activity_us,
         "shutdown_at_us": events.now_us(),
     }
     return Intake(status.session_id, "", "", "").own(custom(AGENT_SHUTDOWN, data))
+
+
+def title_event(session_id: str, run_id: str, title: str) -> Event:
+    """Says that the conversation has a title, or another one."""
+    return Intake(session_id, run_id, "", "").own(custom(TITLE, {"title": title}))
 
 
 def custom(name: str, data: object) -> Event:

@@ -66,6 +66,8 @@ class TurnHooks:
     """Stores a checkpointed session."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
     """Shows events to the behavior."""
+    titled: Callable[[str], object]
+    """Hears of the conversation's title before the event that says so is stored."""
 
 
 class Turn:
@@ -83,7 +85,7 @@ class Turn:
         inactivity_s: float | None,
     ) -> None:
         self.token = secrets.token_hex(16)
-        self.record = TurnRecord(intake, capture, self._taken)
+        self.record = TurnRecord(intake, capture, self._taken, hooks.titled)
         self._backend = backend
         self._request = request
         self._request.turn_token = self.token
