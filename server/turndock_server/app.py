@@ -19,7 +19,15 @@ from grpc_reflection.v1alpha import reflection
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
-from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
+from turndock.ports import (
+    AgentPersistence,
+    ArtifactStore,
+    Backend,
+    Behavior,
+    EventWatcher,
+    Mailbox,
+    SessionStore,
+)
 from turndock.store.v1 import DeleteSessionRequest
 from turndock.types.v1 import Limits
 from turndock_server import __version__
@@ -31,6 +39,7 @@ from turndock_server.core.dispatcher import LocalDispatcher
 from turndock_server.core.feed import AgentKey, Feed, LogPage
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
+from turndock_server.core.persistence import Persistence
 from turndock_server.core.prompts import Prompts
 from turndock_server.core.redaction import EventRedactor
 from turndock_server.core.starter import Starter
@@ -44,7 +53,11 @@ from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
 from turndock_server.services.stopping import StoppingInterceptor
-from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
+from turndock_server.services.stores import (
+    AgentPersistenceService,
+    ArtifactStoreService,
+    SessionStoreService,
+)
 from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
 from turndock_server.stores.checks import partition
 
@@ -55,6 +68,7 @@ _SERVICES = (
     "turndock.store.v1.SessionStore",
     "turndock.store.v1.ArtifactStore",
 )
+_AGENT_PERSISTENCE = "turndock.store.v1.AgentPersistence"
 COMMAND = "command"
 _LAST_WORDS_S = 0.5
 """How long calls that are being answered may take once every turn has ended. Some would wait for ever."""
@@ -74,6 +88,7 @@ class App:
         self._plugins: dict[str, Dock] = {}
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
+        self._services: tuple[str, ...] = _SERVICES
         self._stopping = False
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
@@ -123,6 +138,7 @@ class App:
         await self._dock_plugins()
         artifacts = await self._open_artifacts()
         store = await self._open_store()
+        persistence = self._persistence(store)
         redactor = self._redactor()
         mailbox = store if isinstance(store, Mailbox) else self._serial_mailbox(store)
         self._host = host = Host(
@@ -131,7 +147,7 @@ class App:
                 mailbox,
                 Feed(),
                 redact=EventRedactor(redactor) if redactor else None,
-                on_deleted=_forget_artifacts_in(artifacts),
+                on_deleted=_forget_in(artifacts, persistence),
             ),
             LocalDispatcher(),
             {
@@ -152,15 +168,19 @@ class App:
             },
             behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
             backend_wait_s=settings.limits.backend_wait_ms / 1000,
+            persistence=Persistence(persistence, timeout_s=settings.persistence.timeout_seconds),
         )
         prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
+        if persistence is not None:
+            AgentPersistenceService(persistence).add_to(server)
+            self._services += (_AGENT_PERSISTENCE,)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
-                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+                (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
             )
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         await server.start()
@@ -249,6 +269,21 @@ class App:
         self._cleanup.push_async_callback(store.close)
         return store
 
+    def _persistence(self, store: SessionStore) -> AgentPersistence | None:
+        """What keeps snapshots; None if nothing does."""
+        from turndock_server.stores.memory_snapshots import MemoryAgentPersistence
+        from turndock_server.stores.sql import SqlSessionStore
+
+        settings = self._settings
+        kind, plugin = settings.persistence.kind, settings.persistence.plugin
+        if kind == "store" and isinstance(store, SqlSessionStore):
+            return store.agent_persistence
+        if kind == "store":
+            plugin = settings.store.plugin
+        if plugin is not None:
+            return self._plugins[plugin].agent_persistence()
+        return None if kind == "none" else MemoryAgentPersistence()
+
     def _redactor(self) -> Redactor | None:
         """What takes secrets out of events, if the configuration asks for it."""
         settings = self._settings.redaction
@@ -289,7 +324,7 @@ class App:
     # --- What it says about itself -------------------------------------------------------------------------------
 
     async def _say(self, state: int) -> None:
-        for service in ("", *_SERVICES):
+        for service in ("", *self._services):
             await self._health.set(service, state)
 
     async def _info(self) -> GetServerInfoResponse:
@@ -394,10 +429,15 @@ def _log_reader(store: SessionStore) -> ReadLog:
     return read
 
 
-def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
-    """Takes a deleted session's rows out of an artifact store that keeps them apart from the bytes."""
+def _forget_in(
+    artifacts: ArtifactStore, persistence: AgentPersistence | None
+) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
+    """Takes a deleted session's rows out of an artifact store that keeps them apart, and its snapshot out of memory."""
+    from turndock_server.stores.memory_snapshots import MemoryAgentPersistence
 
     async def forget(request: DeleteSessionRequest) -> None:
+        if isinstance(persistence, MemoryAgentPersistence):
+            await persistence.forget_session(partition(request), request.session_id)
         if isinstance(artifacts, SessionArtifacts):
             await artifacts.forget_session(
                 partition(request),

@@ -28,7 +28,11 @@ def _exposure(settings: Settings) -> Iterator[Fault]:
 
 
 def _store_plugins(settings: Settings) -> Iterator[Fault]:
-    for key, name in (("store.kind", settings.store.plugin), ("artifacts.kind", settings.artifacts.plugin)):
+    for key, name in (
+        ("store.kind", settings.store.plugin),
+        ("artifacts.kind", settings.artifacts.plugin),
+        ("persistence.kind", settings.persistence.plugin),
+    ):
         if name and name not in settings.plugins:
             yield _no_plugin(key, name, settings.plugins)
 

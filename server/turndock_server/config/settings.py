@@ -137,6 +137,22 @@ class ArtifactSettings(Section):
         return _plugin_of(self.kind)
 
 
+class PersistenceSettings(Section):
+    """What keeps snapshots of agents, taken at the points of their lives where that matters. Agents need none."""
+
+    kind: Annotated[str, _kind("none", "store", "memory")] = "none"
+    """`none`: nothing does. `store`: whatever remembers sessions keeps them beside these. `memory`: nothing survives
+    the process. `plugin:<name>`: the plug-in of that name."""
+    timeout_seconds: float = Field(default=5, gt=0, le=600, allow_inf_nan=False)
+    """How long saving a snapshot may hold up an agent, in seconds; then it is given up, counted and tried again at the
+    next occasion."""
+
+    @property
+    def plugin(self) -> str | None:
+        """Name of the plug-in that keeps snapshots; None = none does."""
+        return _plugin_of(self.kind)
+
+
 class LimitSettings(Section):
     """What bounds an agent that does not say otherwise when it is started, and what bounds every request."""
 
@@ -317,6 +333,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
+    persistence: PersistenceSettings = PersistenceSettings()
     limits: LimitSettings = LimitSettings()
     backends: dict[Name, BackendSettings] = {}
     behaviors: dict[Name, BehaviorSettings] = {}
@@ -362,7 +379,8 @@ class Settings(BaseSettings):
     def required_plugins(self) -> frozenset[str]:
         """Names of the plug-ins without which the server does not start."""
         marked = {name for name, plugin in self.plugins.items() if plugin.required}
-        return frozenset(marked | {name for name in (self.store.plugin, self.artifacts.plugin) if name})
+        stores = (self.store.plugin, self.artifacts.plugin, self.persistence.plugin)
+        return frozenset(marked | {name for name in stores if name})
 
     def references(self) -> dict[str, Value]:
         """Every reference to a secret, by its key."""

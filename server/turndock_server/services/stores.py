@@ -12,8 +12,8 @@ from typing import Any
 import grpc.aio
 
 from turndock.errors import TurndockError, not_found, not_offered
-from turndock.ports import ArtifactStore, EventWatcher
-from turndock.serving import add_artifact_store
+from turndock.ports import AgentPersistence, ArtifactStore, EventWatcher, InterruptedFlag
+from turndock.serving import add_agent_persistence, add_artifact_store
 from turndock.serving.contracts import SESSION_STORE
 from turndock.serving.handlers import add_port
 from turndock.store.v1 import (
@@ -35,6 +35,12 @@ from turndock.store.v1 import (
     EnqueueRunResponse,
     ListSessionsRequest,
     ListSessionsResponse,
+    LoadStateRequest,
+    LoadStateResponse,
+    PersistStateRequest,
+    PersistStateResponse,
+    SetInterruptedRequest,
+    SetInterruptedResponse,
     WatchEventsRequest,
     WatchEventsResponse,
 )
@@ -154,6 +160,34 @@ class ArtifactStoreService:
         """List what is stored."""
         _check_scope(request)
         return await self._store.list(request)
+
+
+class AgentPersistenceService:
+    """What keeps snapshots as remote callers get it: every call checks the scope first, and answers its error."""
+
+    def __init__(self, persistence: AgentPersistence) -> None:
+        self._persistence = persistence
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve every RPC."""
+        add_agent_persistence(server, self)
+
+    async def persist_state(self, request: PersistStateRequest) -> PersistStateResponse:
+        """Store a snapshot."""
+        _check_scope(request)
+        return await self._persistence.persist_state(request)
+
+    async def load_state(self, request: LoadStateRequest) -> LoadStateResponse:
+        """Read a snapshot."""
+        _check_scope(request)
+        return await self._persistence.load_state(request)
+
+    async def set_interrupted(self, request: SetInterruptedRequest) -> SetInterruptedResponse:
+        """Store whether a conversation waits, if there is who keeps that."""
+        _check_scope(request)
+        if not isinstance(self._persistence, InterruptedFlag):
+            raise not_offered("AgentPersistence.SetInterrupted")
+        return await self._persistence.set_interrupted(request)
 
 
 def _check_scope(request: Any) -> None:
