@@ -63,6 +63,7 @@ class Agent:
         "_winding_down",
         "backend_ready",
         "current_run_id",
+        "interrupted_for",
         "key",
         "last_activity",
         "last_activity_us",
@@ -82,6 +83,8 @@ class Agent:
         self.notices = Notices()
         self.current_run_id = ""
         """The run whose turn is under way, from the moment it begins to that of its terminal; empty = none."""
+        self.interrupted_for = ""
+        """The waiting run whose prompt interrupted the turn under way, and which is next; empty = none."""
         self.backend_ready = backend_ready
         self.last_activity = time.monotonic()
         self.last_activity_us = events.now_us()
@@ -145,6 +148,9 @@ class Agent:
             if run is None:
                 return
             await self._take_turn(run)
+            preferred, self.interrupted_for = self.interrupted_for, ""
+            async with self.begin_lock:
+                await self._decisions.put_first(preferred)
 
     def next_run(self) -> Run | None:
         """The run that would be dispatched now; None while halted or when none waits."""

@@ -61,6 +61,14 @@ class Decisions:
         self._tell_applied()
         return True
 
+    async def put_first(self, run_id: str) -> None:
+        """Let this run be next if it waits, also before one that a decision asks for. The caller keeps it waiting."""
+        first = self._mailbox.next()
+        if first is None or first.id == run_id or all(run.id != run_id for run in self._mailbox.runs()):
+            return
+        for moved in await self._writer.move(run_id, first.id):
+            self._mailbox.put(moved)
+
     def halt(self, reason: str, run_id: str = "") -> None:
         """Freeze the mailbox, after a run or, without one, after a notification."""
         record = self._writer.session.agent

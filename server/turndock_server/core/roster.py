@@ -223,6 +223,7 @@ class Roster:
         else:
             agent.mailbox.put(run)
         if interrupts and agent.current_run_id not in ("", run.id):
+            agent.interrupted_for = run.id
             await self.dispatcher.signal(key, Signal(Kill.INTERRUPT, agent.current_run_id))
         agent.publish_status()
         self.wake(agent)
