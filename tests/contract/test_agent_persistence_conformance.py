@@ -11,6 +11,7 @@ import pytest
 from support.snapshot_mutants import MUTANTS, Mutant
 from support.snapshots import PERSISTENCES, PlainSnapshots, behind_grpc
 from turndock.conformance.agent_persistence import SUITE, Fixture
+from turndock.conformance.agent_persistence.suite import ON_COMPLETION
 from turndock.errors import TurndockError
 from turndock.ports import AgentPersistence, InterruptedFlag
 from turndock.store.v1 import (
@@ -174,7 +175,7 @@ async def test_P_13_another_scope_finds_and_changes_nothing(persistence: AgentPe
         await nobody.load(conversation="c1")
     await persistence.persist_state(
         PersistStateRequest(
-            agent_id="a", conversation_id="c1", lifecycle=1, snapshot=Snapshot(state_json="{}")
+            agent_id="a", conversation_id="c1", lifecycle=ON_COMPLETION, snapshot=Snapshot(state_json="{}")
         )
     )
     assert await nobody.state(conversation="c1") == "{}"

@@ -43,7 +43,7 @@ SETUPS: tuple[tuple[StoreName, Mode], ...] = (
     ("sqlite", "in_process"),
     ("sqlite", "multiplexed"),
 )
-FRESH = {"responses": [], "errors": [], "events": [], "seen": []}
+FRESH: dict[str, list[str]] = {"responses": [], "errors": [], "events": [], "seen": []}
 
 
 @pytest.fixture
@@ -557,7 +557,7 @@ async def test_a_host_that_stops_saves_every_agent(tmp_path: Path, snapshots: Re
         stopping = asyncio.create_task(host.served.host.stop(0.1))
         assert (await asking).failure.reason == "host_stopping"
         await stopping
-        by_agent = {name: [] for name in ("a1", "a2")}
+        by_agent: dict[str, list[str]] = {name: [] for name in ("a1", "a2")}
         for save, point in zip(snapshots.saves, snapshots.story, strict=True):
             by_agent[save.agent_id].append(point)
         assert by_agent == {"a1": ["on_shutdown"], "a2": ["on_cancel", "on_shutdown"]}

@@ -44,7 +44,7 @@ class BeginsFresh(MemoryAgentPersistence):
 
 
 class _ChangesSaves(MemoryAgentPersistence):
-    def _change(self, request: PersistStateRequest) -> object:
+    def _change(self, request: PersistStateRequest) -> None:
         raise NotImplementedError
 
     async def persist_state(self, request: PersistStateRequest) -> PersistStateResponse:
@@ -52,48 +52,41 @@ class _ChangesSaves(MemoryAgentPersistence):
 
 
 class KeepsTheStateOnly(_ChangesSaves):
-    def _change(self, request: PersistStateRequest) -> object:
+    def _change(self, request: PersistStateRequest) -> None:
         for field, _ in list(request.snapshot.ListFields()):
             if field.name not in {"version", "state_json", "serialized_at_us"}:
                 request.snapshot.ClearField(field.name)  # type: ignore[arg-type]  # by its name at run time
-        return None
 
 
 class CountsInFloats(_ChangesSaves):
     """Takes JSON's numbers for floats."""
 
-    def _change(self, request: PersistStateRequest) -> object:
-        if request.snapshot.state_json:
-            try:
-                value = json.loads(request.snapshot.state_json, parse_int=float)
-            except ValueError:
-                return None
-            request.snapshot.state_json = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        return None
+    def _change(self, request: PersistStateRequest) -> None:
+        value = json.loads(request.snapshot.state_json, parse_int=float)
+        request.snapshot.state_json = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 class KnowsOneVersion(_ChangesSaves):
-    def _change(self, request: PersistStateRequest) -> object:
+    def _change(self, request: PersistStateRequest) -> None:
         request.snapshot.version = min(request.snapshot.version, 1)
-        return None
 
 
 class ForgetsRetryTokens(_ChangesSaves):
-    def _change(self, request: PersistStateRequest) -> object:
-        return request.ClearField("request_id")
+    def _change(self, request: PersistStateRequest) -> None:
+        request.request_id = ""
 
 
 class IgnoresEpochs(_ChangesSaves):
-    def _change(self, request: PersistStateRequest) -> object:
-        return request.ClearField("fence") if request.fence.epoch else None
+    def _change(self, request: PersistStateRequest) -> None:
+        if request.fence.epoch:
+            request.ClearField("fence")
 
 
 class KeysByAgent(_ChangesSaves):
     """One snapshot for each agent of a conversation."""
 
-    def _change(self, request: PersistStateRequest) -> object:
+    def _change(self, request: PersistStateRequest) -> None:
         request.conversation_id = request.conversation_id and f"{request.conversation_id}/{request.agent_id}"
-        return None
 
     async def load_state(self, request: LoadStateRequest) -> LoadStateResponse:
         def change(copy: LoadStateRequest) -> None:
@@ -109,11 +102,15 @@ class SharesOnePartition(MemoryAgentPersistence):
         try:
             return await super().load_state(request)
         except TurndockError:
-            for partition, (conversation_id, _) in self._conversations:
-                if conversation_id == request.conversation_id and partition:
-                    return await super().load_state(
-                        _changed(request, lambda copy, name=partition: setattr(copy.scope, "tenant", name))
-                    )
+            owners = [
+                partition
+                for partition, (conversation_id, _) in self._conversations
+                if partition and conversation_id == request.conversation_id
+            ]
+            if owners:
+                return await super().load_state(
+                    _changed(request, lambda copy: setattr(copy.scope, "tenant", owners[0]))
+                )
             raise
 
 

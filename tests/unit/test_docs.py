@@ -45,7 +45,9 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/persistence.md"]
+)
 def test_every_configuration_on_a_page_is_accepted(
     repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,6 +351,14 @@ async def test_a_plug_in_must_offer_what_it_is_used_for() -> None:
     assert "needs a session_store" in only(findings).what
 
 
+@pytest.mark.parametrize("kind", ["plugin:p", "store"])
+async def test_a_plug_in_that_keeps_snapshots_must_do_so(kind: str) -> None:
+    values = {"store": {"kind": "plugin:p"}, "persistence": {"kind": kind}}
+    findings = bad(await probed(ProbeResponse.State.STATE_READY, **values))
+    assert {finding.subject for finding in findings} == {"store.kind", "persistence.kind"}
+    assert any("needs a agent_persistence" in finding.what for finding in findings)
+
+
 @pytest.mark.parametrize(
     ("values", "level"), [({}, Level.WARNING), ({"store": {"kind": "plugin:p"}}, Level.ERROR)]
 )

@@ -81,9 +81,10 @@ class Persistence:
 
     async def set_interrupted(self, request: SetInterruptedRequest) -> bool:
         """Have the flag kept, by whoever keeps one; False if that failed."""
-        if not isinstance(self._port, InterruptedFlag):
+        port: object = self._port
+        if not isinstance(port, InterruptedFlag):
             return True
-        return await self._done("SetInterrupted", request.agent_id, self._port.set_interrupted(request))
+        return await self._done("SetInterrupted", request.agent_id, port.set_interrupted(request))
 
     async def load_state(self, key: AgentKey, agent_name: str) -> Snapshot | None:
         """An agent's last snapshot; None if there is none that can be used.

@@ -175,6 +175,9 @@ def _uses(settings: Settings, name: str) -> dict[str, ContractKind.ValueType]:
         needed["store.kind"] = ContractKind.CONTRACT_KIND_SESSION_STORE
     if settings.artifacts.plugin == name:
         needed["artifacts.kind"] = ContractKind.CONTRACT_KIND_ARTIFACT_STORE
+    beside_sessions = settings.store.plugin if settings.persistence.kind == "store" else None
+    if name in (settings.persistence.plugin, beside_sessions):
+        needed["persistence.kind"] = ContractKind.CONTRACT_KIND_AGENT_PERSISTENCE
     return needed
 
 

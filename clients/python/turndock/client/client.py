@@ -22,7 +22,7 @@ from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls,
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
-from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+from turndock.remote import RemoteAgentPersistence, RemoteArtifactStore, RemoteSessionStore
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
 
 
@@ -140,6 +140,12 @@ class Client:
     def artifact_store(self) -> RemoteArtifactStore:
         """The server's own artifact store, for requests within the scope of the credentials. Calls nobody."""
         return RemoteArtifactStore(
+            self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
+        )
+
+    def agent_persistence(self) -> RemoteAgentPersistence:
+        """What keeps the snapshots of the server's agents, as `session_store`. Calls nobody."""
+        return RemoteAgentPersistence(
             self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
 

@@ -35,10 +35,9 @@ async def a_snapshot_that_is_no_json_is_refused(fixture: Fixture) -> None:
         call = fixture.save(state)
         await refused(call, "VALIDATION_ERROR", f"The state {state!r} is refused.", field="state_json")
     for metadata in ("[1]", "7", "{"):
-        call = fixture.persistence.persist_state(fixture.saving(Snapshot(metadata_json=metadata)))
-        await refused(
-            call, "VALIDATION_ERROR", f"The metadata {metadata!r} is refused.", field="metadata_json"
-        )
+        saving = fixture.persistence.persist_state(fixture.saving(Snapshot(metadata_json=metadata)))
+        sentence = f"The metadata {metadata!r} is refused."
+        await refused(saving, "VALIDATION_ERROR", sentence, field="metadata_json")
     equal(await fixture.state(), '{"n":1}', "What was there stays.")
 
 

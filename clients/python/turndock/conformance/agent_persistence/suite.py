@@ -43,12 +43,8 @@ class Fixture:
 
     def saving(self, snapshot: Snapshot | None, agent: str = "a", **fields: Any) -> PersistStateRequest:
         """A PersistState, ON_COMPLETION of conversation `c` unless said otherwise."""
-        return PersistStateRequest(
-            **{"conversation_id": "c", "lifecycle": ON_COMPLETION, **fields},
-            scope=self.scope,
-            agent_id=agent,
-            snapshot=snapshot,
-        )
+        said: dict[str, Any] = {"conversation_id": "c", "lifecycle": ON_COMPLETION, **fields}
+        return PersistStateRequest(scope=self.scope, agent_id=agent, snapshot=snapshot, **said)
 
     async def save(self, state: str = "{}", agent: str = "a", **fields: Any) -> None:
         """PersistState with this state."""
@@ -65,9 +61,8 @@ class Fixture:
 
     async def set_interrupted(self, flag: bool, agent: str = "a", **fields: Any) -> None:
         """SetInterrupted, of conversation `c` unless said otherwise."""
-        request = SetInterruptedRequest(
-            **{"conversation_id": "c", **fields}, scope=self.scope, agent_id=agent, interrupted=flag
-        )
+        said: dict[str, Any] = {"conversation_id": "c", **fields}
+        request = SetInterruptedRequest(scope=self.scope, agent_id=agent, interrupted=flag, **said)
         await cast("InterruptedFlag", self.persistence).set_interrupted(request)
 
 
