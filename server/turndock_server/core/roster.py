@@ -131,6 +131,7 @@ class Roster:
 
     def kill_turns(self) -> None:
         """End every turn under way, for a host that stops."""
+        self.env.persistence.hurry()
         for agent in list(self._agents):
             agent.kill(Kill.SHUTDOWN)
 
