@@ -272,11 +272,11 @@ async def test_P_07_the_flag_is_attempted_although_the_save_failed(
     await host.start([result("a")])
     agent = await host.served.host.claimed(await host.served.host.locate(None, "a1"))
     snapshots.trouble = UNAVAILABLE
-    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT)
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
     assert snapshots.story == ["on_interrupt", "flag true"]
     assert (await host.status()).persistence_failures == 2
     snapshots.trouble = None
-    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT)
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
     assert snapshots.story[2:] == ["on_interrupt", "flag true"], (
         "what a failed call left undone is tried again"
     )
@@ -320,7 +320,7 @@ async def test_P_03_the_flag_moves_once_up_and_once_down(
     started = await host.start([result("a")], [result("b")])
     agent = await host.served.host.claimed(await host.served.host.locate(None, "a1"))
     for _ in range(2):
-        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT)
+        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
     session = await stored_session(host, started.agent.session_id)
     assert session.interrupted
     assert snapshots.saves[0].snapshot.interrupted
@@ -343,7 +343,7 @@ async def test_P_05_leaving_and_a_title_leave_the_flag_alone(
     await host.start([titled("Plans"), result("a")])
     located = await host.served.host.locate(None, "a1")
     agent = await host.served.host.claimed(located)
-    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT)
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
     await host.served.host.roster.leave(agent, "inactivity")
     assert (snapshots.story[-1], snapshots.flags) == ("on_shutdown", [True])
     await host.ask("a")

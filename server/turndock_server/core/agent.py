@@ -105,15 +105,7 @@ class Agent:
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
         )
-        self.snapshots = SnapshotWriter(
-            env.persistence,
-            key,
-            self.writer,
-            state_json=lambda: conduct.state_json,
-            status=self.status,
-            publish=self.publish_status,
-            redact_text=env.redact_text,
-        )
+        self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
         self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
         self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
         for run in claim.runs:
@@ -142,7 +134,7 @@ class Agent:
             await self._pre_run()
         while not self.stopping:
             if await self._decisions.drain():
-                await self.snapshots.save_title()
+                await self.snapshots.save_title(self)
                 self.publish_status()
             run = self.next_run()
             if run is None:
@@ -336,7 +328,7 @@ class Agent:
             Intake(self.session.id, run.id, definition.backend, run.correlation_id),
             Capture.within(limits),
             TurnHooks(
-                store=lambda batch: self.snapshots.append(run.id, batch),
+                store=lambda batch: self.snapshots.append(run.id, batch, self),
                 keep_session=self.writer.keep_backend_session,
                 titled=self.snapshots.titled,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
@@ -380,7 +372,7 @@ class Agent:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
         ended, response = await self._write_terminal(run, outcome)
         await self._decisions.follow(ended, response)
-        await self.snapshots.save(lifecycle_of(ended.status))
+        await self.snapshots.save(lifecycle_of(ended.status), self)
         self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, response)
 
@@ -459,7 +451,7 @@ class Agent:
         """The agent leaves memory: store its state, an event that says so and a snapshot."""
         await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
         await self.writer.save()
-        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN)
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, self)
         self._enter(Phase.DORMANT)
 
     async def _settle_lost(self, run: Run) -> None:
@@ -467,7 +459,7 @@ class Agent:
         journal = self._env.journal
         if is_terminal(run.status):
             await self._decisions.follow(run, await history.response_of(journal, self.key, run))
-            await self.snapshots.save(lifecycle_of(run.status))
+            await self.snapshots.save(lifecycle_of(run.status), self)
             return
         policy = self.session.agent.definition.limits.host_lost_policy
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:

@@ -96,6 +96,8 @@ class Host:
         self.behavior_defaults = behavior_defaults or {}
         """By behavior: the same."""
         self.defaults = defaults
+        persistence = persistence or Persistence()
+        persistence.redact_text = redact_text
         self.names: KeyedLocks[tuple[str | None, str]] = KeyedLocks()
         """Held while an agent of that name is being started."""
         self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
@@ -108,7 +110,7 @@ class Host:
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,
-            persistence=persistence or Persistence(),
+            persistence=persistence,
         )
         self._stopping = asyncio.Event()
         self._read_log = read_log
@@ -384,7 +386,7 @@ class Host:
             SessionChanged(reason=reason, failure=failure),
         )
         await agent.writer.append([ended])
-        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN)
+        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, agent)
 
     async def _stopped_before(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
         scope = AgentKey(tenant, "").scope

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from turndock import events, jsontext
 from turndock.agent.v1 import AgentStatus
@@ -63,6 +63,8 @@ class Persistence:
     def __init__(self, port: AgentPersistence | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self._port = port
         self._timeout_s = timeout_s
+        self.redact_text: Callable[[str], str] = str
+        """Takes secrets out of a title, as the journal does out of events."""
 
     @property
     def offered(self) -> bool:
@@ -129,45 +131,30 @@ class Persistence:
         return False
 
 
+class Shown(Protocol):
+    """The agent whose snapshot is taken."""
+
+    def status(self) -> AgentStatus: ...
+    def publish_status(self) -> None: ...
+
+
 class SnapshotWriter:
-    """One agent's: takes its snapshots and has them kept, one after the other."""
+    """One agent's: takes its snapshots and has them kept, one after the other.
 
-    __slots__ = (
-        "_key",
-        "_one_at_a_time",
-        "_persistence",
-        "_publish",
-        "_redact_text",
-        "_saving",
-        "_state_json",
-        "_status",
-        "_title_is_new",
-        "_writer",
-    )
+    It is told its agent with every call and does not hold it: an agent that is dropped must be gone at once.
+    """
 
-    def __init__(
-        self,
-        persistence: Persistence,
-        key: AgentKey,
-        writer: SessionWriter,
-        *,
-        state_json: Callable[[], str],
-        status: Callable[[], AgentStatus],
-        publish: Callable[[], None],
-        redact_text: Callable[[str], str],
-    ) -> None:
+    __slots__ = ("_key", "_one_at_a_time", "_persistence", "_saving", "_title_is_new", "_writer")
+
+    def __init__(self, persistence: Persistence, key: AgentKey, writer: SessionWriter) -> None:
         self._persistence = persistence
         self._key = key
         self._writer = writer
-        self._state_json = state_json
-        self._status = status
-        self._publish = publish
-        self._redact_text = redact_text
         self._one_at_a_time = asyncio.Lock()
         self._title_is_new = False
         self._saving: asyncio.Task[None] | None = None
 
-    async def save(self, lifecycle: Lifecycle.ValueType) -> None:
+    async def save(self, lifecycle: Lifecycle.ValueType, agent: Shown) -> None:
         """Save a snapshot, then the interrupted flag if it changes. Raises only what the agent's own store raises.
 
         To be called when the change is stored and before the agent's new status is published.
@@ -175,8 +162,8 @@ class SnapshotWriter:
         record = self._writer.session.agent
         async with self._one_at_a_time:
             failures = record.persistence_failures
-            await self._save_title()
-            await self._persist(lifecycle)
+            await self._save_title(agent)
+            await self._persist(lifecycle, agent)
             await self._move_flag(lifecycle)
             if lifecycle == Lifecycle.LIFECYCLE_ON_SHUTDOWN and record.persistence_failures != failures:
                 await self._writer.save()  # Nothing else will be stored that could carry the count.
@@ -185,7 +172,7 @@ class SnapshotWriter:
 
     def titled(self, title: str) -> bool:
         """The conversation has a title, which goes with whatever is stored next; False if it had it before."""
-        title = self._redact_text(title)
+        title = self._persistence.redact_text(title)
         record = self._writer.session.agent
         if record.title == title:
             return False
@@ -193,35 +180,35 @@ class SnapshotWriter:
         self._title_is_new = True
         return True
 
-    async def save_title(self) -> None:
+    async def save_title(self, agent: Shown) -> None:
         """Save a snapshot if the title is new; it is stored already."""
         if self._title_is_new:
             async with self._one_at_a_time:
-                await self._save_title()
+                await self._save_title(agent)
 
-    async def append(self, run_id: str, batch: Sequence[Written]) -> Appended:
+    async def append(self, run_id: str, batch: Sequence[Written], agent: Shown) -> Appended:
         """Store events in the middle of a turn; a title among them is saved without the turn's waiting for it.
 
         The log has it from now on, the session's record from the turn's end.
         """
         appended = await self._writer.append_written(run_id, batch)
         if self._title_is_new and self._saving is None:
-            self._saving = asyncio.create_task(self._save_and_show_title())
+            self._saving = asyncio.create_task(self._save_and_show_title(agent))
         return appended
 
-    async def _save_and_show_title(self) -> None:
-        await self.save_title()
+    async def _save_and_show_title(self, agent: Shown) -> None:
+        await self.save_title(agent)
         self._saving = None
-        self._publish()
+        agent.publish_status()
 
-    async def _save_title(self) -> None:
+    async def _save_title(self, agent: Shown) -> None:
         if self._title_is_new:
             self._title_is_new = False
-            await self._persist(Lifecycle.LIFECYCLE_ON_TITLE_GENERATED)
+            await self._persist(Lifecycle.LIFECYCLE_ON_TITLE_GENERATED, agent)
 
     # --- Both ----------------------------------------------------------------------------------------------------
 
-    async def _persist(self, lifecycle: Lifecycle.ValueType) -> None:
+    async def _persist(self, lifecycle: Lifecycle.ValueType, agent: Shown) -> None:
         if not self._persistence.offered:
             return
         session = self._writer.session
@@ -230,7 +217,7 @@ class SnapshotWriter:
             agent_id=session.agent_id,
             conversation_id=session.id,
             lifecycle=lifecycle,
-            snapshot=self._snapshot(lifecycle),
+            snapshot=self._snapshot(lifecycle, agent.status()),
             fence=self._writer.fence,
         )
         if not await self._persistence.persist_state(request):
@@ -255,14 +242,14 @@ class SnapshotWriter:
         else:
             session.agent.persistence_failures += 1
 
-    def _snapshot(self, lifecycle: Lifecycle.ValueType) -> Snapshot:
+    def _snapshot(self, lifecycle: Lifecycle.ValueType, status: AgentStatus) -> Snapshot:
         session = self._writer.session
         record = session.agent
-        pending = self._status().pending_approvals
+        pending = status.pending_approvals
         is_interrupted = IS_INTERRUPTED.get(lifecycle, bool(pending))
         return Snapshot(
             version=SNAPSHOT_VERSION,
-            state_json=self._state_json() or "{}",
+            state_json=status.state_json or "{}",
             serialized_at_us=events.now_us(),
             last_sequence=session.last_sequence,
             incarnation=session.incarnation,
