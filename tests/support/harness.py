@@ -49,6 +49,7 @@ from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus, Session
 from turndock_server.backends.scripted import ScriptedBackend
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
@@ -71,6 +72,8 @@ class Harness:
         self.artifacts = MemoryArtifactStore()
         self.backends: dict[str, Backend] = {}
         self.behaviors: dict[str, Behavior] = {}
+        self.patience: dict[str, Patience] = {}
+        """How long behaviors are waited for, by name."""
         self.served: Served
         self._exits = exits
 
@@ -360,7 +363,13 @@ async def harnessed(store: StoreName, mode: Mode, folder: Path) -> AsyncGenerato
         harness = Harness(await exits.enter_async_context(opened_store(store, folder)), mode, exits)
         await harness.dock_backend("scripted", harness.backend)
         await harness.dock_behavior("scripted", harness.agent)
-        host = make_host(harness.store, harness.backends, harness.behaviors, artifacts=harness.artifacts)
+        host = make_host(
+            harness.store,
+            harness.backends,
+            harness.behaviors,
+            artifacts=harness.artifacts,
+            patience=harness.patience,
+        )
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
         async with served(host) as harness.served:
             yield harness

@@ -14,6 +14,7 @@ from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
 from turndock.ports import ArtifactStore, Backend, Behavior, Mailbox, SessionStore
 from turndock.types.v1 import AgentLimits
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import LocalDispatcher
 from turndock_server.core.feed import Feed
 from turndock_server.core.host import Host
@@ -46,6 +47,7 @@ def make_host(
     *,
     redactor: Redactor | None = None,
     artifacts: ArtifactStore | None = None,
+    patience: Mapping[str, Patience] | None = None,
 ) -> Host:
     """A host over a store that has a mailbox."""
     assert isinstance(store, Mailbox)
@@ -61,6 +63,7 @@ def make_host(
         artifacts=artifacts,
         redact_text=(lambda text: redactor.count(text)[0]) if redactor else str,
         backend_wait_s=0.5,
+        behavior_patience=patience,
     )
 
 

@@ -33,6 +33,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import accounts, attach, history, transcript
 from turndock_server.core.attach import BackendNotReady
+from turndock_server.core.behavior_calls import BehaviorCalls, Patience
 from turndock_server.core.capture import Capture
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.decisions import Decisions
@@ -59,6 +60,7 @@ class Agent:
         "_conduct",
         "_decisions",
         "_env",
+        "_hurried",
         "_kill",
         "_turn",
         "_unsettled",
@@ -91,14 +93,16 @@ class Agent:
         self._kill: Kill | None = None
         self._attaching: asyncio.Event | None = None
         self._winding_down = False
+        self._hurried = False
         self._begin_lock: asyncio.Lock | None = None
-        record = claim.session.agent
+        behavior = claim.session.agent.definition.behavior
+        calls = BehaviorCalls(
+            env.patience.get(behavior) or Patience(),
+            leaving=lambda: self._hurried or self._winding_down or self._kill is Kill.SHUTDOWN,
+            ending=lambda: self._kill is Kill.STOP,
+        )
         self._conduct = conduct = Conduct(
-            env.behavior(record.definition.behavior),
-            key.scope,
-            claim.session.id,
-            record.definition.agent_name,
-            record.state_json,
+            env.behavior(behavior), calls, key.scope, claim.session, max_prompt_bytes=env.max_prompt_bytes
         )
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
@@ -362,7 +366,10 @@ class Agent:
 
     async def _settle(self, run: Run, outcome: Outcome) -> None:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
-        ended, response = await self._write_terminal(run, outcome)
+        await self._conclude(*await self._write_terminal(run, outcome))
+
+    async def _conclude(self, ended: Run, response: Response | None) -> None:
+        """What follows from a run that has ended: the decision, and then everybody hears of it."""
         await self._decisions.follow(ended, response)
         self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, response)
@@ -421,14 +428,19 @@ class Agent:
         self.session.agent.ready = True
         await self.writer.save()
 
-    async def settle_lost_runs(self) -> None:
-        """Settle what the last owner left: a turn that was under way, a decision that was due."""
+    async def settle_lost_runs(self, *, hurried: bool = False) -> None:
+        """Settle what the last owner left: a turn that was under way, a decision that was due.
+
+        Raises `BehaviorAway`; hurried, instead of waiting for a behavior that cannot be reached.
+        """
         if not self._unsettled:
             return
         async with self.begin_lock:  # Nothing else may begin before, whoever settles.
+            self._hurried = hurried
             while self._unsettled:
                 await self._settle_lost(self._unsettled[0])
                 del self._unsettled[0]
+            self._hurried = False
 
     async def load_notifications(self) -> None:
         """Take in the notifications whose effect the last owner did not store."""
@@ -447,7 +459,7 @@ class Agent:
         """A run that was under way, or waited for its decision, when its host died."""
         journal = self._env.journal
         if is_terminal(run.status):
-            await self._decisions.follow(run, await history.response_of(journal, self.key, run))
+            await self._conclude(run, await history.response_of(journal, self.key, run))
             return
         policy = self.session.agent.definition.limits.host_lost_policy
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:

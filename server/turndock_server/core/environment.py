@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turndock.errors import invalid
 from turndock.ports import Backend, Behavior
 from turndock.types.v1 import Failure, Response, Run
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 from turndock_server.core.offload import Offloader
@@ -41,6 +42,10 @@ class Environment:
     """Takes secrets out of a response's text, as the journal does out of events."""
     backend_wait_s: float = 30.0
     """How long a start, or a turn, waits for a backend that cannot be reached or does not answer."""
+    patience: Mapping[str, Patience] = field(default_factory=dict[str, Patience])
+    """How long behaviors are waited for, by name; of those not named here, as `Patience` says."""
+    max_prompt_bytes: int = 1 << 20
+    """Largest prompt that a behavior may ask for."""
 
     def backend(self, name: str) -> Backend:
         """The backend of that name. Raises INVALID_ARGUMENT naming those there are."""

@@ -41,6 +41,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import repeats, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import Dispatcher
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
@@ -86,6 +87,8 @@ class Host:
         backend_defaults: Mapping[str, str] | None = None,
         behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
+        behavior_patience: Mapping[str, Patience] | None = None,
+        max_prompt_bytes: int = 1 << 20,
     ) -> None:
         self.journal = journal
         self.backend_defaults = backend_defaults or {}
@@ -105,6 +108,8 @@ class Host:
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,
+            patience={} if behavior_patience is None else behavior_patience,
+            max_prompt_bytes=max_prompt_bytes,
         )
         self._stopping = asyncio.Event()
         self._read_log = read_log
