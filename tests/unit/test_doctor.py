@@ -351,6 +351,17 @@ async def test_a_plug_in_must_offer_what_it_is_used_for() -> None:
     assert "needs a session_store" in only(findings).what
 
 
+async def test_a_behavior_must_be_offered_by_its_plug_in_or_be_installed() -> None:
+    behaviors = {"b": {"kind": "plugin", "plugin": "p"}}
+    findings = bad(await probed(ProbeResponse.State.STATE_READY, behaviors=behaviors))
+    assert (only(findings).subject, only(findings).mend) == ("behaviors.b", "Name another plug-in")
+    assert "needs a behavior" in only(findings).what
+    misspelt = only(docking.behaviors(settings(behaviors={"b": {"kind": "plugn"}})))
+    assert (misspelt.level, misspelt.mend) == (Level.ERROR, "Did you mean plugin?")
+    plugins = {"p": {"endpoint": "unix:plugin.sock"}}
+    assert list(docking.behaviors(settings(behaviors=behaviors, plugins=plugins))) == []
+
+
 @pytest.mark.parametrize(
     ("values", "level"), [({}, Level.WARNING), ({"store": {"kind": "plugin:p"}}, Level.ERROR)]
 )

@@ -47,7 +47,13 @@ class _Calls(Remote, service=behavior_pb2.DESCRIPTOR.services_by_name["Behavior"
 
 
 class RemoteBehavior(Behavior):
-    """`ports.Behavior`. `capabilities` are those the plug-in's description names."""
+    """`ports.Behavior` over a channel.
+
+    `capabilities` are those the plug-in's description names, but for what turned out to be absent: an optional call
+    that answered UNIMPLEMENTED once is not made again. `timeout` is how long a call may take, in seconds. What did not
+    reach the plug-in, or lost its answer on the way, raises `TurndockError` (PLUGIN_UNAVAILABLE); the same request may
+    then be sent again.
+    """
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class RemoteBehavior(Behavior):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return self._capabilities
+        return self._capabilities - self._calls.absent
 
     async def init_agent(self, request: InitAgentRequest) -> InitAgentResponse:
         return await self._calls.init_agent(request)
