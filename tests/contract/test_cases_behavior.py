@@ -30,6 +30,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     Proceed,
@@ -69,6 +71,9 @@ class Claiming(ScriptedAgent):
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         raise self._absent("pre_turn")
 
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        raise self._absent("pre_tool")
+
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         raise self._absent("post_turn")
 
@@ -87,14 +92,21 @@ async def test_M_24_a_hook_that_is_absent_after_all_is_passed_over(host: Harness
     agent = Claiming()
     agent.responses["second"] = HALT
     await host.dock_behavior("claiming", agent)
-    await host.start([text("a"), result("first")], [error("broken")], [result("second")], behavior="claiming")
+    await host.start(
+        [text("a"), result("first")],
+        [error("broken")],
+        [{"approval": {"approval_id": "ap"}}, result("never")],
+        [result("second")],
+        behavior="claiming",
+    )
     await host.notify("e1", wait=True)
     assert (await host.ask("1")).response.text == "first"
     assert (await host.ask("2")).failure.reason == "broken"
-    assert (await host.ask("3")).response.text == "second"
+    assert (await host.ask("3")).failure.reason == "approval_not_supported"
+    assert (await host.ask("4")).response.text == "second"
     assert (await host.status()).halted
     await host.stop()
-    assert [heard.prompt for heard in host.backend.record.prompts] == ["1", "2", "3"]
+    assert [heard.prompt for heard in host.backend.record.prompts] == ["1", "2", "3", "4"]
     assert set(agent.asked) == set(BEHAVIOR_OPTIONS)
     if host.mode != "in_process":
         assert len(agent.asked) == len(BEHAVIOR_OPTIONS), "absence is remembered"

@@ -37,6 +37,7 @@ HOOKS = ["handle_response", *(name for name in BEHAVIOR_OPTIONS if name != "term
 SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "handle_error": [{"text": "a"}, {"error": "broken"}],
     "post_run": [{"result": "halt"}],
+    "pre_tool": [{"approval": {"approval_id": "ap", "tool_name": "t"}}, {"result": "end"}],
     "handle_response": [{"text": "a"}, {"result": "chain"}],
 }
 ENDS: dict[str, list[dict[str, Any]]] = {"handle_response": [{"result": "end"}]}
@@ -164,7 +165,7 @@ async def test_a_plug_in_killed_in_the_middle_of_every_callback_decides_once_whe
                 "handle_stream_event": 3 if hook == "handle_response" else 1 if hook == "post_run" else 2,
                 "handle_error" if hook == "handle_error" else "handle_response": turns,
                 "post_turn": turns,
-                **({"post_run": 1} if hook == "post_run" else {}),
+                **({hook: 1} if hook in ("pre_tool", "post_run") else {}),
             }, hook
             status = await api.status(hook)
             assert status.halted == (hook == "post_run")

@@ -33,6 +33,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     Proceed,
@@ -78,6 +80,9 @@ class Counting(Behavior):
 
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         return PreTurnResponse(state_json=await self._took_effect("pre_turn", request), proceed=Proceed())
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        return PreToolResponse(state_json=await self._took_effect("pre_tool", request), proceed=Proceed())
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         return PostTurnResponse(state_json=await self._took_effect("post_turn", request))

@@ -32,6 +32,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
@@ -73,6 +75,7 @@ class ScriptedAgent(Behavior):
         notified: Mapping[Any, Move] | None = None,
         pre_run: Hook[PreRunRequest, PreRunResponse] | None = None,
         pre_turn: Hook[PreTurnRequest, PreTurnResponse] | None = None,
+        pre_tool: Hook[PreToolRequest, PreToolResponse] | None = None,
         post_turn: Hook[PostTurnRequest, PostTurnResponse] | None = None,
         post_run: Hook[PostRunRequest, PostRunResponse] | None = None,
     ) -> None:
@@ -83,6 +86,7 @@ class ScriptedAgent(Behavior):
         self._hooks: dict[str, Hook[Any, Any] | None] = {
             "pre_run": pre_run,
             "pre_turn": pre_turn,
+            "pre_tool": pre_tool,
             "post_turn": post_turn,
             "post_run": post_run,
         }
@@ -145,6 +149,10 @@ class ScriptedAgent(Behavior):
 
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         answer: PreTurnResponse = await self._hook("pre_turn", request)
+        return answer
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        answer: PreToolResponse = await self._hook("pre_tool", request)
         return answer
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:

@@ -45,6 +45,7 @@ from turndock_server.core.mailbox import Mailbox
 from turndock_server.core.notices import Notices
 from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.status import status_of
+from turndock_server.core.tool_policy import judge, violation
 from turndock_server.core.turn import Turn, TurnHooks
 
 MAX_ATTEMPTS = 3
@@ -186,8 +187,10 @@ class Agent:
                 return  # It was edited, moved or cancelled while this waited.
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
+            if failure is None and verdict.approval is not None:
+                failure = Failure(reason="approval_not_supported")
             if failure is not None:
-                await self._refuse(run, failure, halt=verdict.halt)
+                await self._refuse(run, failure, halt=verdict.halt, denied=verdict.denied)
                 return
             try:
                 run = await self._begin(run, verdict.prompt)
@@ -328,6 +331,7 @@ class Agent:
                 store=lambda batch: self.writer.append_written(run.id, batch),
                 keep_session=self.writer.keep_backend_session,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
+                judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
             ),
             watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
             inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
@@ -404,15 +408,15 @@ class Agent:
                 response = await history.response_of(self._env.journal, self.key, ended)
         return ended, response
 
-    async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
+    async def _refuse(self, run: Run, failure: Failure, *, halt: bool, denied: bool) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
         if halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        await self.writer.flush(
-            ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING
-        )
+        closing = [transcript.of_run(ended, violation(failure))] if denied else []
+        closing.append(transcript.terminal_event(ended, 0))
+        await self.writer.flush(ended, closing, expected=RunStatus.RUN_STATUS_PENDING)
         self.mailbox.remove(run.id)
         self.publish_status()
         self._env.settled(self.key, ended, None)

@@ -6,12 +6,13 @@ method below says; its change of state is dropped. A hook that turns out to be a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from turndock import jsontext
+from turndock import events, jsontext
 from turndock.behavior.v1 import (
     Decision,
     HandleErrorRequest,
@@ -25,13 +26,16 @@ from turndock.behavior.v1 import (
     PostRunRequest,
     PostTurnRequest,
     PreRunRequest,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
+    RequireApproval,
     TerminateAgentRequest,
 )
 from turndock.errors import TurndockError, invalid, is_not_offered
 from turndock.ports import Behavior
-from turndock.types.v1 import Event, Failure, Response, Run, Scope, Session
+from turndock.types.v1 import Event, Failure, Response, Run, Scope, Session, ToolApprovalRequested
 from turndock_server.core.behavior_calls import BehaviorAway, BehaviorCalls
 
 log = logging.getLogger(__name__)
@@ -50,7 +54,13 @@ class _Answer(Protocol):
     def HasField(self, field_name: Any, /) -> bool: ...  # protobuf's own name
 
 
-Q = TypeVar("Q")
+class _Request(Protocol):
+    """Every request carries the state, but for the one that makes an agent."""
+
+    state_json: str
+
+
+Q = TypeVar("Q", bound=_Request)
 A = TypeVar("A", bound=_Answer)
 
 
@@ -70,6 +80,10 @@ class Verdict:
     failure: Failure | None = None
     """Set when the turn does not take place."""
     halt: bool = False
+    denied: bool = False
+    """Whether it may not take place, so that the log has to say so."""
+    approval: ToolApprovalRequested | None = None
+    """Set when a person has to agree first; `prompt` is then what the backend gets if nothing else is said."""
 
 
 class Conduct:
@@ -79,6 +93,7 @@ class Conduct:
         "_agent_name",
         "_behavior",
         "_calls",
+        "_lock",
         "_max_prompt_bytes",
         "_scope",
         "_session_id",
@@ -97,6 +112,7 @@ class Conduct:
     ) -> None:
         self._behavior = behavior
         self._calls = calls
+        self._lock: asyncio.Lock | None = None
         self._max_prompt_bytes = max_prompt_bytes
         self._scope = scope
         self._session_id = session.id
@@ -146,12 +162,30 @@ class Conduct:
             return _no_turn(run, "pre_turn_skipped", "the pre_turn hook failed")
         return self._verdict(run, answer)
 
-    async def observe(self, run: Run, events: Sequence[Event]) -> None:
+    @property
+    def judges_tools(self) -> bool:
+        """Whether the behavior wants to be asked about tool calls."""
+        return self._offers("pre_tool")
+
+    async def pre_tool(self, run: Run, call: ToolApprovalRequested) -> PreToolResponse | None:
+        """Before a tool runs, in the middle of a turn. None if the behavior has nothing to say, or failed to."""
+        if self._behavior is None or not self.judges_tools:
+            return None
+        which = call.approval_id or call.tool_call_id or events.new_id()
+        request = PreToolRequest(
+            **self._about(f"{run.id}/{run.attempt}/{which}/pre_tool"),
+            run_id=run.id,
+            attempt=run.attempt,
+            call=call,
+        )
+        return await self._call("pre_tool", self._behavior.pre_tool, request)
+
+    async def observe(self, run: Run, seen: Sequence[Event]) -> None:
         """During a turn, in the events' order."""
         if self._behavior is None or not self.observes:
             return
         request = HandleStreamEventRequest(
-            **self._about(f"{events[0].id}/seen"), run_id=run.id, attempt=run.attempt, events=events
+            **self._about(f"{seen[0].id}/seen"), run_id=run.id, attempt=run.attempt, events=seen
         )
         await self._call("handle_stream_event", self._behavior.handle_stream_event, request)
 
@@ -237,13 +271,19 @@ class Conduct:
                 halted = Failure(reason="pre_turn_halted", message=answer.halt.reason)
                 verdict = Verdict(run.prompt, halted, halt=True)
             case "deny":
-                denied = (
-                    answer.deny.failure if answer.deny.failure.reason else Failure(reason="pre_turn_denied")
-                )
-                verdict = Verdict(run.prompt, denied)
+                verdict = Verdict(run.prompt, denial(answer.deny.failure, "pre_turn_denied"), denied=True)
+            case "require_approval":
+                verdict = _if_approved(run, answer.require_approval)
             case _:
                 pass
         return verdict
+
+    @property
+    def _one_at_a_time(self) -> asyncio.Lock:
+        # Made when it is needed: an idle agent must cost next to nothing.
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
 
     def _offers(self, call: str) -> bool:
         return self._behavior is not None and call in self._behavior.capabilities
@@ -267,9 +307,12 @@ class Conduct:
     async def _made(self, hook: str, call: Callable[[Q], Awaitable[A]], request: Q) -> A:
         """The hook's answer with its state kept. Raises `_Absent`, `_Failed`, `BehaviorAway`."""
         try:
-            answer = await self._calls.make(call, request)
-            self._check(hook, answer)
-            self._keep_state(hook, answer)
+            # During a turn two may come at once, and each must be given the state the other left.
+            async with self._one_at_a_time:
+                request.state_json = self.state_json
+                answer = await self._calls.make(call, request)
+                self._check(hook, answer)
+                self._keep_state(hook, answer)
         except BehaviorAway:
             raise
         except Exception as error:
@@ -288,6 +331,10 @@ class Conduct:
                 jsontext.check_object(asked.metadata_json, f"{hook}.decision.prompt.metadata_json")
         elif isinstance(answer, PreTurnResponse) and answer.HasField("rewrite"):
             self._check_prompt(answer.rewrite.prompt, f"{hook}.rewrite.prompt")
+        elif isinstance(answer, PreTurnResponse) and answer.require_approval.HasField("prompt"):
+            self._check_prompt(answer.require_approval.prompt, f"{hook}.require_approval.prompt")
+        elif isinstance(answer, PreToolResponse) and answer.HasField("rewrite"):
+            jsontext.parse(answer.rewrite.arguments_json, f"{hook}.rewrite.arguments_json")
 
     def _check_prompt(self, prompt: str, field: str) -> None:
         size = len(prompt.encode())
@@ -309,8 +356,22 @@ def check_state(state_json: str, field: str) -> None:
     jsontext.parse(state_json, field)
 
 
+def denial(failure: Failure, reason: str) -> Failure:
+    """The failure a behavior chose, or one of this reason if it chose none."""
+    return failure if failure.reason else Failure(reason=reason, message=failure.message)
+
+
 def _no_turn(run: Run, reason: str, message: str) -> Verdict:
     return Verdict(run.prompt, Failure(reason=reason, message=message))
+
+
+def _if_approved(run: Run, wanted: RequireApproval) -> Verdict:
+    asked = ToolApprovalRequested()
+    asked.CopyFrom(wanted.request)
+    asked.approval_id = asked.approval_id or f"{run.id}/pre_turn"
+    prompt = jsontext.repair_text(wanted.prompt) if wanted.HasField("prompt") else run.prompt
+    asked.arguments_json = asked.arguments_json or jsontext.canonical({"prompt": prompt})
+    return Verdict(prompt, approval=asked)
 
 
 def _without_outcome(run: Run) -> Run:

@@ -44,6 +44,7 @@ from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 from turndock_server.core.record import Terminal, TurnRecord
 from turndock_server.core.written import Written, read
+from turndock_server.core.tool_policy import Judgement
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class TurnHooks:
     """Stores a checkpointed session."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
     """Shows events to the behavior."""
+    judge: Callable[[ToolApprovalRequested], Awaitable[Judgement]] | None
+    """Asks the behavior about a tool call; None = it does not want to be asked."""
 
 
 class Turn:
@@ -176,7 +179,13 @@ class Turn:
         self._checkpoint_id, self._before = provider_session_id, session
 
     async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
-        """Approvals are not offered yet: the turn fails and says so."""
+        """What the behavior says. People cannot be asked yet: the turn fails and says so."""
+        if self._hooks.judge is not None:
+            judged = await self._hooks.judge(request)
+            if judged.violation is not None:
+                self.record.take((judged.violation,))
+            if judged.decided is not None:
+                return judged.decided
         raise Rejected(
             Failure(reason="approval_not_supported", message="this server cannot wait for approvals yet")
         )

@@ -21,6 +21,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
@@ -67,6 +69,9 @@ class DockedBehavior(Behavior):
 
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         return await self._current().pre_turn(request)
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        return await self._current().pre_tool(request)
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         return await self._current().post_turn(request)

@@ -23,6 +23,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
@@ -41,6 +43,7 @@ class _Calls(Remote, service=behavior_pb2.DESCRIPTOR.services_by_name["Behavior"
     handle_stream_event: Unary[HandleStreamEventRequest, HandleStreamEventResponse]
     pre_run: Unary[PreRunRequest, PreRunResponse]
     pre_turn: Unary[PreTurnRequest, PreTurnResponse]
+    pre_tool: Unary[PreToolRequest, PreToolResponse]
     post_turn: Unary[PostTurnRequest, PostTurnResponse]
     post_run: Unary[PostRunRequest, PostRunResponse]
     terminate_agent: Unary[TerminateAgentRequest, TerminateAgentResponse]
@@ -89,6 +92,9 @@ class RemoteBehavior(Behavior):
 
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         return await self._calls.pre_turn(request)
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        return await self._calls.pre_tool(request)
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         return await self._calls.post_turn(request)
