@@ -39,6 +39,7 @@ from turndock.behavior.v1 import (
     TerminateAgentRequest,
     TerminateAgentResponse,
 )
+from turndock.errors import not_offered
 from turndock.ports import Behavior
 
 Q = TypeVar("Q")
@@ -164,9 +165,10 @@ class ScriptedAgent(Behavior):
         return answer
 
     async def _hook(self, name: str, request: Any) -> Any:
-        self._hear(name, request)
         hook = self._hooks[name]
-        assert hook is not None, f"{name} is not offered"
+        if hook is None:
+            raise not_offered(f"Behavior.{name}")
+        self._hear(name, request)
         return await hook(request)
 
     def _hear(self, name: str, request: Any) -> None:
