@@ -43,8 +43,8 @@ from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 from turndock_server.core.record import Terminal, TurnRecord
-from turndock_server.core.written import Written, read
 from turndock_server.core.tool_policy import Judgement
+from turndock_server.core.written import Written, read
 
 log = logging.getLogger(__name__)
 
