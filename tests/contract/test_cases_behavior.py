@@ -152,7 +152,8 @@ async def test_M_17_an_answer_that_is_invalid_is_none(host: Harness, given: str)
     class Invalid(ScriptedAgent):
         async def handle_response(self, request: HandleResponseRequest) -> HandleResponseResponse:
             await super().handle_response(request)
-            return HandleResponseResponse(**{"state_json": '{"wrong":true}', **INVALID[given]})
+            answer: dict[str, Any] = {"state_json": '{"wrong":true}'} | INVALID[given]
+            return HandleResponseResponse(**answer)
 
     agent = Invalid()
     await host.dock_behavior("invalid", agent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "patient = turndock.examples.patterns.retry:Retry\n"
         "broken = turndock.examples.patterns.retry:Nothing\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
 
 @pytest.mark.usefixtures("installed")

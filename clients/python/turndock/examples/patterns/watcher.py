@@ -32,7 +32,7 @@ class Watcher(Behavior):
 
     async def init_agent(self, request: InitAgentRequest) -> InitAgentResponse:
         config = parse_object(request.config_json, "config_json")
-        start = {"threshold": config["threshold"], "seen": 0, "hot": False, "alerts": []}
+        start: dict[str, Any] = {"threshold": config["threshold"], "seen": 0, "hot": False, "alerts": []}
         return InitAgentResponse(state_json=canonical(start))
 
     async def handle_event(self, request: HandleEventRequest) -> HandleEventResponse:
