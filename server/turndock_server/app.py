@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
+from turndock.plugin.v1 import ContractKind
 from turndock.ports import (
     AgentPersistence,
     ArtifactStore,
@@ -33,8 +34,10 @@ from turndock.types.v1 import Limits
 from turndock_server import __version__
 from turndock_server.backends import registry as backends
 from turndock_server.behaviors import registry as behaviors
-from turndock_server.config import BackendSettings, PluginSettings, Settings
+from turndock_server.config import BackendSettings, BehaviorSettings, PluginSettings, Settings
+from turndock_server.config.settings import PLUGIN
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import LocalDispatcher
 from turndock_server.core.feed import AgentKey, Feed, LogPage
 from turndock_server.core.host import Host
@@ -154,7 +157,7 @@ class App:
                 name: self._backend(name, each, store, artifacts)
                 for name, each in settings.offered_backends().items()
             },
-            {name: self._behavior(name, each.kind) for name, each in settings.behaviors.items()},
+            self._behaviors(),
             host_id=self._host_id,
             sole_host=True,
             defaults=with_defaults(settings.limits.agent_limits(), DEFAULT_LIMITS),
@@ -169,6 +172,11 @@ class App:
             behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
             backend_wait_s=settings.limits.backend_wait_ms / 1000,
             persistence=Persistence(persistence, timeout_s=settings.persistence.timeout_seconds),
+            behavior_patience={
+                name: Patience(timeout_s=each.timeout_seconds, wait_s=each.wait_seconds)
+                for name, each in settings.behaviors.items()
+            },
+            max_prompt_bytes=settings.limits.max_prompt_bytes,
         )
         prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
@@ -316,10 +324,26 @@ class App:
         except ImportError as error:
             raise CannotStart(f"backends.{name}: {error}") from error
 
-    def _behavior(self, name: str, kind: str) -> Behavior:
-        if kind not in behaviors.registry():
-            raise _not_installed(f"behaviors.{name}.kind", kind, behaviors.registry())
-        return behaviors.create(kind)
+    def _behaviors(self) -> dict[str, Behavior]:
+        """Those of the configuration, and every plug-in's under its own name."""
+        docked: dict[str, Behavior] = {
+            f"{PLUGIN}{name}": dock.behavior(timeout=Patience().timeout_s)
+            for name, dock in self._plugins.items()
+        }
+        return docked | {name: self._behavior(name, each) for name, each in self._settings.behaviors.items()}
+
+    def _behavior(self, name: str, settings: BehaviorSettings) -> Behavior:
+        if settings.plugin is not None:
+            return self._plugins[settings.plugin].behavior(timeout=settings.timeout_seconds)
+        if settings.kind not in behaviors.registry():
+            raise _not_installed(f"behaviors.{name}.kind", settings.kind, (*behaviors.registry(), "plugin"))
+        return behaviors.create(settings.kind)
+
+    def _offered_behaviors(self) -> list[str]:
+        """Those of the configuration, and the plug-ins that say they have one."""
+        kind = ContractKind.CONTRACT_KIND_BEHAVIOR
+        plugins = [f"{PLUGIN}{name}" for name, dock in self._plugins.items() if dock.serves(kind)]
+        return sorted([*self._settings.behaviors, *plugins])
 
     # --- What it says about itself -------------------------------------------------------------------------------
 
@@ -341,7 +365,7 @@ class App:
                 max_message_bytes=settings.server.max_message_bytes,
             ),
             backends=sorted(settings.offered_backends()),
-            behaviors=sorted(settings.behaviors),
+            behaviors=self._offered_behaviors(),
             plugins=[dock.info() for dock in self._plugins.values()],
             session_store=settings.store.kind,
             artifact_store=settings.artifacts.kind,

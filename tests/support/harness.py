@@ -50,6 +50,7 @@ from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus, Session
 from turndock_server.backends.scripted import ScriptedBackend
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
@@ -72,6 +73,8 @@ class Harness:
         self.artifacts = MemoryArtifactStore()
         self.backends: dict[str, Backend] = {}
         self.behaviors: dict[str, Behavior] = {}
+        self.patience: dict[str, Patience] = {}
+        """How long behaviors are waited for, by name."""
         self.served: Served
         self._exits = exits
 
@@ -377,6 +380,7 @@ async def harnessed(
             artifacts=harness.artifacts,
             snapshots=snapshots,
             snapshot_timeout_s=snapshot_timeout_s,
+            patience=harness.patience,
         )
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
         async with served(host, snapshots=snapshots) as harness.served:

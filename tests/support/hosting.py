@@ -15,6 +15,7 @@ from turndock.ports import AgentPersistence, ArtifactStore, Backend, Behavior, M
 from turndock.remote import RemoteAgentPersistence
 from turndock.types.v1 import AgentLimits
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import LocalDispatcher
 from turndock_server.core.feed import Feed
 from turndock_server.core.host import Host
@@ -52,6 +53,7 @@ def make_host(
     artifacts: ArtifactStore | None = None,
     snapshots: AgentPersistence | None = None,
     snapshot_timeout_s: float = 5.0,
+    patience: Mapping[str, Patience] | None = None,
 ) -> Host:
     """A host over a store that has a mailbox."""
     assert isinstance(store, Mailbox)
@@ -68,6 +70,7 @@ def make_host(
         redact_text=(lambda text: redactor.count(text)[0]) if redactor else str,
         backend_wait_s=0.5,
         persistence=Persistence(snapshots, timeout_s=snapshot_timeout_s),
+        behavior_patience=patience,
     )
 
 

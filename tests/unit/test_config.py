@@ -221,6 +221,9 @@ def test_a_plug_in_that_is_used_must_be_described() -> None:
         [backends.c]
         kind = "echo"
         plugin = "model"
+        [behaviors.d]
+        kind = "plugin"
+        plugin = "modl"
         [plugins.model]
         endpoint = "h:1"
     """
@@ -232,8 +235,10 @@ def test_a_plug_in_that_is_used_must_be_described() -> None:
         "backends.a.plugin",
         "backends.b.plugin",
         "backends.c.plugin",
+        "behaviors.d.plugin",
     }
     assert "Did you mean model?" in found["backends.b.plugin"]
+    assert "Did you mean model?" in found["behaviors.d.plugin"]
 
 
 def test_stores_may_be_plug_ins_and_are_then_required() -> None:

@@ -10,6 +10,8 @@ from support.pages import Page
 from turndock_server.config import load
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CONFIGURED = ("write-a-backend", "write-a-behavior", "patterns")
+EXAMPLES = {"write-a-backend": "diary.py", "write-a-behavior": "patterns/retry.py"}
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -48,6 +50,7 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/persistence.md"]
 )
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/guides/{name}.md" for name in CONFIGURED)])
 def test_every_configuration_on_a_page_is_accepted(
     repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,9 +62,10 @@ def test_every_configuration_on_a_page_is_accepted(
         assert load().offered_backends()
 
 
-def test_what_the_guide_shows_is_in_the_example(repository: Path) -> None:
-    example = (repository / "clients/python/turndock/examples/diary.py").read_text()
-    shown = Page(repository / "docs/guides/write-a-backend.md").blocks("python")
+@pytest.mark.parametrize("guide", EXAMPLES)
+def test_what_a_guide_shows_is_in_the_example(repository: Path, guide: str) -> None:
+    example = (repository / "clients/python/turndock/examples" / EXAMPLES[guide]).read_text()
+    shown = Page(repository / f"docs/guides/{guide}.md").blocks("python")
     assert len(shown) >= 4
     for code in shown:
         assert code in example

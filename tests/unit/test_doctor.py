@@ -359,6 +359,17 @@ async def test_a_plug_in_that_keeps_snapshots_must_do_so(kind: str) -> None:
     assert any("needs a agent_persistence" in finding.what for finding in findings)
 
 
+async def test_a_behavior_must_be_offered_by_its_plug_in_or_be_installed() -> None:
+    behaviors = {"b": {"kind": "plugin", "plugin": "p"}}
+    findings = bad(await probed(ProbeResponse.State.STATE_READY, behaviors=behaviors))
+    assert (only(findings).subject, only(findings).mend) == ("behaviors.b", "Name another plug-in")
+    assert "needs a behavior" in only(findings).what
+    misspelt = only(docking.behaviors(settings(behaviors={"b": {"kind": "plugn"}})))
+    assert (misspelt.level, misspelt.mend) == (Level.ERROR, "Did you mean plugin?")
+    plugins = {"p": {"endpoint": "unix:plugin.sock"}}
+    assert list(docking.behaviors(settings(behaviors=behaviors, plugins=plugins))) == []
+
+
 @pytest.mark.parametrize(
     ("values", "level"), [({}, Level.WARNING), ({"store": {"kind": "plugin:p"}}, Level.ERROR)]
 )

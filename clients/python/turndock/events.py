@@ -24,6 +24,7 @@ from turndock.types.v1 import (
     ToolCallFailed,
     ToolCallStarted,
     Usage,
+    WorkspaceChanged,
 )
 
 _PREFIX: Final = "EVENT_TYPE_"
@@ -126,6 +127,20 @@ def usage(input_tokens: int | None = None, output_tokens: int | None = None, *, 
             usage=Usage(input_tokens=input_tokens, output_tokens=output_tokens, model=model)
         ),
     )
+
+
+def workspace_snapshot(reference: str, artifact_key: str = "") -> Event:
+    """A state of the files an agent works on was recorded under this name."""
+    return Event(
+        type=EventType.EVENT_TYPE_WORKSPACE_SNAPSHOT_TAKEN,
+        workspace_changed=WorkspaceChanged(reference=reference, artifact_key=artifact_key),
+    )
+
+
+def workspace_diff(reference: str, base_reference: str, artifact_key: str = "") -> Event:
+    """The files changed between two recorded states; the artifact, if there is one, holds how."""
+    changed = WorkspaceChanged(reference=reference, base_reference=base_reference, artifact_key=artifact_key)
+    return Event(type=EventType.EVENT_TYPE_WORKSPACE_DIFF_COMPUTED, workspace_changed=changed)
 
 
 def custom(name: str, data_json: str = "") -> Event:

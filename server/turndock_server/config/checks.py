@@ -37,17 +37,18 @@ def _store_plugins(settings: Settings) -> Iterator[Fault]:
             yield _no_plugin(key, name, settings.plugins)
 
 
-def _backend_plugins(settings: Settings) -> Iterator[Fault]:
-    for name, backend in settings.backends.items():
-        key = f"backends.{name}.plugin"
-        if backend.kind == "plugin" and backend.plugin is None:
-            yield Fault(key, "is missing", 'Name a table of plugins, such as plugin = "model"')
-        elif backend.kind != "plugin" and backend.plugin is not None:
-            yield Fault(
-                key, f'is only for kind = "plugin", and this is {backend.kind!r}', "Take one of them away"
-            )
-        elif backend.plugin is not None and backend.plugin not in settings.plugins:
-            yield _no_plugin(key, backend.plugin, settings.plugins)
+def _docked_plugins(settings: Settings) -> Iterator[Fault]:
+    for table, docked in (("backends", settings.backends), ("behaviors", settings.behaviors)):
+        for name, one in docked.items():
+            key = f"{table}.{name}.plugin"
+            if one.kind == "plugin" and one.plugin is None:
+                yield Fault(key, "is missing", 'Name a table of plugins, such as plugin = "model"')
+            elif one.kind != "plugin" and one.plugin is not None:
+                yield Fault(
+                    key, f'is only for kind = "plugin", and this is {one.kind!r}', "Take one of them away"
+                )
+            elif one.plugin is not None and one.plugin not in settings.plugins:
+                yield _no_plugin(key, one.plugin, settings.plugins)
 
 
 def _no_plugin(key: str, name: str, known: Iterable[str]) -> Fault:
@@ -91,7 +92,7 @@ def _sizes(settings: Settings) -> Iterator[Fault]:
 _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
     _exposure,
     _store_plugins,
-    _backend_plugins,
+    _docked_plugins,
     _paths,
     _plugin_environments,
     _sizes,

@@ -236,7 +236,15 @@ class BehaviorSettings(Section):
     """A behavior that agents may use, by the table's name."""
 
     kind: str = Field(min_length=1)
-    """What it is: a name that an installed distribution registers as an entry point of `turndock.behaviors`."""
+    """What it is: a name that an installed distribution registers as an entry point of `turndock.behaviors`; or
+    `plugin`. A plug-in's behavior needs no table: agents may name it `plugin:<name of the plug-in>` as well."""
+    plugin: Name | None = None
+    """For `plugin`: which table of `plugins` it is."""
+    timeout_seconds: float = Field(default=60, gt=0, le=3600, allow_inf_nan=False)
+    """How long one of its callbacks may take, in seconds. A later answer counts as a failure of that callback."""
+    wait_seconds: float = Field(default=30, ge=0, le=86_400, allow_inf_nan=False)
+    """For `plugin`: how long an agent waits for a plug-in that cannot be reached, in seconds, before the callback
+    counts as failed. A callback whose plug-in died in the middle of it is made again when the plug-in is back."""
     config: JsonTable = Field(default_factory=dict[str, Any])
     """What an agent's own configuration of the behavior is laid over, key by key. Stored with every session, so it must
     hold no secret."""

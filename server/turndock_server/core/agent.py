@@ -30,6 +30,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import accounts, attach, history, transcript
 from turndock_server.core.attach import BackendNotReady
+from turndock_server.core.behavior_calls import BehaviorCalls, Patience
 from turndock_server.core.capture import Capture
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.decisions import Decisions
@@ -42,6 +43,7 @@ from turndock_server.core.notices import Notices
 from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
 from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.status import status_of
+from turndock_server.core.tool_policy import judge, violation
 from turndock_server.core.turn import Turn, TurnHooks
 
 MAX_ATTEMPTS = 3
@@ -57,6 +59,7 @@ class Agent:
         "_conduct",
         "_decisions",
         "_env",
+        "_hurried",
         "_kill",
         "_turn",
         "_unsettled",
@@ -93,14 +96,16 @@ class Agent:
         self._kill: Kill | None = None
         self._attaching: asyncio.Event | None = None
         self._winding_down = False
+        self._hurried = False
         self._begin_lock: asyncio.Lock | None = None
-        record = claim.session.agent
+        behavior = claim.session.agent.definition.behavior
+        calls = BehaviorCalls(
+            env.patience.get(behavior) or Patience(),
+            leaving=lambda: self._hurried or self._winding_down or self._kill is Kill.SHUTDOWN,
+            ending=lambda: self._kill is Kill.STOP,
+        )
         self._conduct = conduct = Conduct(
-            env.behavior(record.definition.behavior),
-            key.scope,
-            claim.session.id,
-            record.definition.agent_name,
-            record.state_json,
+            env.behavior(behavior), calls, key.scope, claim.session, max_prompt_bytes=env.max_prompt_bytes
         )
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
@@ -189,8 +194,10 @@ class Agent:
                 return  # It was edited, moved or cancelled while this waited.
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
+            if failure is None and verdict.approval is not None:
+                failure = Failure(reason="approval_not_supported")
             if failure is not None:
-                await self._refuse(run, failure, halt=verdict.halt)
+                await self._refuse(run, failure, halt=verdict.halt, denied=verdict.denied)
                 return
             try:
                 run = await self._begin(run, verdict.prompt)
@@ -332,6 +339,7 @@ class Agent:
                 keep_session=self.writer.keep_backend_session,
                 titled=self.snapshots.titled,
                 observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
+                judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
             ),
             watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
             inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
@@ -370,7 +378,10 @@ class Agent:
 
     async def _settle(self, run: Run, outcome: Outcome) -> None:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
-        ended, response = await self._write_terminal(run, outcome)
+        await self._conclude(*await self._write_terminal(run, outcome))
+
+    async def _conclude(self, ended: Run, response: Response | None) -> None:
+        """What follows from a run that has ended: the decision, and then everybody hears of it."""
         await self._decisions.follow(ended, response)
         await self.snapshots.save(lifecycle_of(ended.status), self)
         self._enter(Phase.IDLE)
@@ -407,15 +418,15 @@ class Agent:
                 response = await history.response_of(self._env.journal, self.key, ended)
         return ended, response
 
-    async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
+    async def _refuse(self, run: Run, failure: Failure, *, halt: bool, denied: bool) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
         if halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        await self.writer.flush(
-            ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING
-        )
+        closing = [transcript.of_run(ended, violation(failure))] if denied else []
+        closing.append(transcript.terminal_event(ended, 0))
+        await self.writer.flush(ended, closing, expected=RunStatus.RUN_STATUS_PENDING)
         self.mailbox.remove(run.id)
         self.publish_status()
         self._env.settled(self.key, ended, None)
@@ -431,14 +442,19 @@ class Agent:
         self.session.agent.ready = True
         await self.writer.save()
 
-    async def settle_lost_runs(self) -> None:
-        """Settle what the last owner left: a turn that was under way, a decision that was due."""
+    async def settle_lost_runs(self, *, hurried: bool = False) -> None:
+        """Settle what the last owner left: a turn that was under way, a decision that was due.
+
+        Raises `BehaviorAway`; hurried, instead of waiting for a behavior that cannot be reached.
+        """
         if not self._unsettled:
             return
         async with self.begin_lock:  # Nothing else may begin before, whoever settles.
+            self._hurried = hurried
             while self._unsettled:
                 await self._settle_lost(self._unsettled[0])
                 del self._unsettled[0]
+            self._hurried = False
 
     async def load_notifications(self) -> None:
         """Take in the notifications whose effect the last owner did not store."""
@@ -458,8 +474,7 @@ class Agent:
         """A run that was under way, or waited for its decision, when its host died."""
         journal = self._env.journal
         if is_terminal(run.status):
-            await self._decisions.follow(run, await history.response_of(journal, self.key, run))
-            await self.snapshots.save(lifecycle_of(run.status), self)
+            await self._conclude(run, await history.response_of(journal, self.key, run))
             return
         policy = self.session.agent.definition.limits.host_lost_policy
         if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:

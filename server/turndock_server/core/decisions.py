@@ -30,8 +30,8 @@ class Decisions:
         self._mailbox = mailbox
         self._notices = notices
         self._snapshots = snapshots
-        self._fresh_halt: tuple[str, str] | None = None
-        """Why the mailbox was frozen and by which run, until the behavior has been told."""
+        self._fresh_halt: tuple[str, str, str] | None = None
+        """Why the mailbox was frozen, by which run, and by what in any case, until the behavior has been told."""
 
     async def follow(self, run: Run, response: Response | None) -> None:
         """What follows from a run's end; one without a response has failed."""
@@ -69,18 +69,18 @@ class Decisions:
         for moved in await self._writer.move(run_id, first.id):
             self._mailbox.put(moved)
 
-    def halt(self, reason: str, run_id: str = "") -> None:
-        """Freeze the mailbox, after a run or, without one, after a notification."""
+    def halt(self, reason: str, run_id: str = "", *, notification_id: str = "") -> None:
+        """Freeze the mailbox, after a run or after a notification."""
         record = self._writer.session.agent
         if not record.halted:
             record.halted = True
-            self._fresh_halt = (reason, run_id)
+            self._fresh_halt = (reason, run_id, run_id or notification_id)
 
     async def post_run(self) -> None:
         """Tell the behavior that the agent has halted: once for each time it does."""
         if self._fresh_halt is not None:
-            (reason, run_id), self._fresh_halt = self._fresh_halt, None
-            await self._conduct.post_run(reason, run_id)
+            (reason, run_id, cause), self._fresh_halt = self._fresh_halt, None
+            await self._conduct.post_run(reason, run_id, cause)
 
     def _apply(self, run: Run, decision: Decision) -> Run | None:
         """Let a decision take effect in memory; the chained run if it asks for one."""
@@ -121,7 +121,7 @@ class Decisions:
                 continue
             decision = await self._conduct.handle(notification, halted=record.halted)
             if decision.HasField("halt"):
-                self.halt(decision.halt.reason)
+                self.halt(decision.halt.reason, notification_id=notification.id)
             if decision.HasField("prompt"):
                 # Stored before the notification counts as applied; its id makes a second try harmless.
                 run = transcript.event_run(self._writer.session.id, notification, decision.prompt)

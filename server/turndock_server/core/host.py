@@ -42,6 +42,7 @@ from turndock.types.v1 import (
 )
 from turndock_server.core import repeats, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import Dispatcher
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
@@ -89,6 +90,8 @@ class Host:
         behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
         persistence: Persistence | None = None,
+        behavior_patience: Mapping[str, Patience] | None = None,
+        max_prompt_bytes: int = 1 << 20,
     ) -> None:
         self.journal = journal
         self.backend_defaults = backend_defaults or {}
@@ -111,6 +114,8 @@ class Host:
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,
             persistence=persistence,
+            patience={} if behavior_patience is None else behavior_patience,
+            max_prompt_bytes=max_prompt_bytes,
         )
         self._stopping = asyncio.Event()
         self._read_log = read_log

@@ -30,6 +30,7 @@ from turndock.store.v1 import (
 from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
 from turndock_server.core import history, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.behavior_calls import BehaviorAway
 from turndock_server.core.dispatcher import Dispatcher, Signal, Ticket
 from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
@@ -103,9 +104,12 @@ class Roster:
             log.warning("agent %s cannot come back and will be tried again: %s", key.session_id, error)
             return
         try:
-            await agent.settle_lost_runs()
+            await agent.settle_lost_runs(hurried=True)
         except TurndockError as error:
             log.warning("agent %s was dropped: %s", key.session_id, error)
+            self.drop(agent)
+        except BehaviorAway:
+            log.warning("agent %s is taken up again soon: its behavior cannot be reached", key.session_id)
             self.drop(agent)
         else:
             self.wake(agent)
@@ -309,6 +313,9 @@ class Roster:
             self._on_agent_ends(agent, ends.failure)
         except TurndockError as error:
             log.warning("agent %s was dropped: %s", agent.key.session_id, error)
+            self.drop(agent)
+        except BehaviorAway:
+            log.warning("agent %s leaves its next decision to the next start", agent.key.session_id)
             self.drop(agent)
         except Exception:
             log.exception("agent %s was dropped: its loop failed", agent.key.session_id)

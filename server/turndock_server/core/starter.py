@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from turndock import events, jsontext
 from turndock.agent.v1 import StartAgentRequest
 from turndock.behavior.v1 import InitAgentRequest, InitAgentResponse
 from turndock.errors import TurndockError, invalid
+from turndock.ports import Behavior
 from turndock.store.v1 import GetSessionRequest, SaveSessionRequest
 from turndock.types.v1 import (
     AgentDefinition,
@@ -21,6 +23,8 @@ from turndock.types.v1 import (
     SessionStatus,
 )
 from turndock_server.core import accounts, attach, transcript
+from turndock_server.core.behavior_calls import Patience
+from turndock_server.core.conduct import check_state
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import to_its_end
 from turndock_server.core.host import Host, Located
@@ -115,7 +119,9 @@ class Starter:
             self._host.behavior_defaults.get(definition.behavior, ""), definition.behavior_config_json
         )
         backend = env.backend(definition.backend)
-        state_json = await self._init_agent(key, request, definition, session, restored)
+        # The behavior's own calls about this start carry it, so it has to be there.
+        start_id = request.request_id or events.new_id()
+        state_json = await self._init_agent(key, start_id, definition, session, restored)
         try:
             attached = await attach.within(
                 attach.resume_or_start(
@@ -132,6 +138,7 @@ class Starter:
         session.agent.CopyFrom(_record(request, session, definition, state_json, attached.session))
         session.agent.start_restored = restored
         session.agent.start_restored_backend = attached.restored
+        session.agent.start_request_id = start_id
         async with self._host.roster.doors.hold(key):
             try:
                 await self._host.journal.save_session(SaveSessionRequest(scope=key.scope, session=session))
@@ -153,44 +160,57 @@ class Starter:
         return Started(Located(key, agent.session, agent), restored, attached.restored)
 
     async def _init_agent(
-        self,
-        key: AgentKey,
-        request: StartAgentRequest,
-        definition: AgentDefinition,
-        session: Session,
-        restored: bool,
+        self, key: AgentKey, start_id: str, definition: AgentDefinition, session: Session, restored: bool
     ) -> str:
         """The behavior's first word: the agent's state; completes the definition in place."""
         behavior = self._host.env.behavior(definition.behavior)
         answer = InitAgentResponse()
+        known = session.agent.state_json if restored else None
         if behavior is not None:
             asked = InitAgentRequest(
                 scope=key.scope,
-                request_id=request.request_id,
+                request_id=start_id,
                 session_id=session.id,
                 agent_name=definition.agent_name,
                 config_json=definition.behavior_config_json,
                 backend_config_json=definition.backend_config_json,
                 context_json=session.context_json,
-                restored_state_json=session.agent.state_json if restored else None,
+                restored_state_json=known,
                 metadata_json=session.metadata_json,
             )
-            try:
-                answer = await behavior.init_agent(asked)
-                jsontext.check(answer.state_json, "init_agent.state_json")
-                jsontext.check_object(answer.backend_config_json, "init_agent.backend_config_json")
-            except Exception as error:
-                message = (
-                    error.message if isinstance(error, TurndockError) else f"{type(error).__name__}: {error}"
-                )
-                raise TurndockError(
-                    "AGENT_INIT_FAILED", f"behavior {definition.behavior!r}: {message}"
-                ) from error
+            answer = await self._asked_to_init(behavior, asked, definition.behavior)
         if answer.HasField("backend_config_json"):
             definition.backend_config_json = answer.backend_config_json
         own = accounts.with_defaults(definition.limits, answer.limits)
         definition.limits.CopyFrom(accounts.with_defaults(own, self._host.defaults))
-        return answer.state_json if answer.HasField("state_json") else session.agent.state_json
+        if answer.HasField("state_json"):
+            return answer.state_json
+        return known or ("{}" if behavior is not None else "")
+
+    async def _asked_to_init(
+        self, behavior: Behavior, asked: InitAgentRequest, name: str
+    ) -> InitAgentResponse:
+        """The behavior's answer. Raises AGENT_INIT_FAILED, and PLUGIN_UNAVAILABLE when nobody answers."""
+        longest = (self._host.env.patience.get(name) or Patience()).timeout_s
+        try:
+            async with asyncio.timeout(longest):
+                answer = await behavior.init_agent(asked)
+            if answer.HasField("state_json"):
+                check_state(answer.state_json, "init_agent.state_json")
+            jsontext.check_object(answer.backend_config_json, "init_agent.backend_config_json")
+        except TimeoutError as error:
+            raise _init_failed(name, f"init_agent did not answer within {longest:g} s") from error
+        except TurndockError as error:
+            if error.reason == "PLUGIN_UNAVAILABLE":
+                raise
+            raise _init_failed(name, error.message) from error
+        except Exception as error:
+            raise _init_failed(name, f"{type(error).__name__}: {error}") from error
+        return answer
+
+
+def _init_failed(behavior: str, why: str) -> TurndockError:
+    return TurndockError("AGENT_INIT_FAILED", f"behavior {behavior!r}: {why}")
 
 
 def _laid_over(defaults_json: str, own_json: str) -> str:
@@ -231,7 +251,6 @@ def _record(
     record.MergeFrom(
         AgentRecord(
             state_json=state_json,
-            start_request_id=request.request_id,
             start_request_sha256=_digest(request),
         )
     )

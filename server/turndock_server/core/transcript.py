@@ -50,6 +50,11 @@ def _intake(run: Run) -> Intake:
     return Intake(run.session_id, run.id, run.provider, run.correlation_id)
 
 
+def of_run(run: Run, event: Event) -> Event:
+    """An event of the host's own that belongs to a run, complete."""
+    return _intake(run).own(event)
+
+
 def opening(run: Run, prompt: str) -> list[Event]:
     """The events that begin a turn."""
     intake = _intake(run)

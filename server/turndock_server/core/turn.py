@@ -43,6 +43,7 @@ from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 from turndock_server.core.record import Terminal, TurnRecord
+from turndock_server.core.tool_policy import Judgement
 from turndock_server.core.written import Written, read
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class TurnHooks:
     """Shows events to the behavior."""
     titled: Callable[[str], object]
     """Hears of the conversation's title before the event that says so is stored."""
+    judge: Callable[[ToolApprovalRequested], Awaitable[Judgement]] | None
+    """Asks the behavior about a tool call; None = it does not want to be asked."""
 
 
 class Turn:
@@ -178,7 +181,13 @@ class Turn:
         self._checkpoint_id, self._before = provider_session_id, session
 
     async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
-        """Approvals are not offered yet: the turn fails and says so."""
+        """What the behavior says. People cannot be asked yet: the turn fails and says so."""
+        if self._hooks.judge is not None:
+            judged = await self._hooks.judge(request)
+            if judged.violation is not None:
+                self.record.take((judged.violation,))
+            if judged.decided is not None:
+                return judged.decided
         raise Rejected(
             Failure(reason="approval_not_supported", message="this server cannot wait for approvals yet")
         )

@@ -79,7 +79,10 @@ def behaviors(settings: Settings) -> Iterator[Finding]:
     """Every behavior is of a kind there is."""
     known = behavior_registry.registry()
     for name, behavior in settings.behaviors.items():
-        yield _loaded(f"behaviors.{name}.kind", behavior.kind, known, behavior_registry.GROUP)
+        if behavior.kind != "plugin":
+            yield _loaded(
+                f"behaviors.{name}.kind", behavior.kind, known, behavior_registry.GROUP, extra=("plugin",)
+            )
 
 
 def _loaded(
@@ -169,6 +172,11 @@ def _uses(settings: Settings, name: str) -> dict[str, ContractKind.ValueType]:
     needed = {
         f"backends.{backend}": ContractKind.CONTRACT_KIND_BACKEND
         for backend, settings_of in settings.backends.items()
+        if settings_of.plugin == name
+    }
+    needed |= {
+        f"behaviors.{behavior}": ContractKind.CONTRACT_KIND_BEHAVIOR
+        for behavior, settings_of in settings.behaviors.items()
         if settings_of.plugin == name
     }
     if settings.store.plugin == name:

@@ -2,8 +2,8 @@
 
 A case is one sentence of a contract and the code that checks it. `session_store.SUITE` holds those of `SessionStore`,
 `artifact_store.SUITE` those of `ArtifactStore`, `agent_persistence.SUITE` those of `AgentPersistence`, `backend.SUITE`
-those of `Backend`; `Suite.run` puts an implementation through them, in process or behind `turndock.remote`, and returns
-a `Report`.
+those of `Backend`, `behavior.SUITE` those of `Behavior`; `Suite.run` puts an implementation through them, in process or
+behind `turndock.remote`, and returns a `Report`.
 """
 
 from turndock.conformance.cases import Case as Case
