@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
 from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
-from turndock.store.v1 import DeleteSessionRequest
 from turndock.types.v1 import Limits
 from turndock_server import __version__
 from turndock_server.backends import registry as backends
@@ -45,8 +44,7 @@ from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
 from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
-from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
-from turndock_server.stores.checks import partition
+from turndock_server.stores.artifacts import forgetting
 
 log = logging.getLogger("turndock.server")
 
@@ -131,7 +129,7 @@ class App:
                 mailbox,
                 Feed(),
                 redact=EventRedactor(redactor) if redactor else None,
-                on_deleted=_forget_artifacts_in(artifacts),
+                on_deleted=forgetting(artifacts),
             ),
             LocalDispatcher(),
             {
@@ -392,23 +390,6 @@ def _log_reader(store: SessionStore) -> ReadLog:
         return store.read_frames(key.tenant or "", key.session_id, after=after, limit=limit)
 
     return read
-
-
-def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
-    """Takes a deleted session's rows out of an artifact store that keeps them apart from the bytes."""
-
-    async def forget(request: DeleteSessionRequest) -> None:
-        if isinstance(artifacts, SessionArtifacts):
-            await artifacts.forget_session(
-                partition(request),
-                request.session_id,
-                delete_bytes=request.delete_artifacts,
-            )
-        elif request.delete_artifacts:
-            scope = request.scope if request.HasField("scope") else None
-            await delete_all_of(artifacts, scope, request.session_id)
-
-    return forget
 
 
 def _not_installed(key: str, kind: str, known: Collection[str]) -> CannotStart:
