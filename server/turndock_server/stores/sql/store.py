@@ -72,6 +72,7 @@ from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.sqlite import Synchronous, url_of
+from turndock_server.stores.sql.upkeep import SqlUpkeep
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
 
@@ -359,6 +360,10 @@ class SqlSessionStore:
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
         now_us = self._clock()
         return await self._read(lambda connection: lists.list_orphans(connection, now_us, request))
+
+    def upkeep(self) -> SqlUpkeep:
+        """The store from the side of whoever keeps it small and sound."""
+        return SqlUpkeep(self._read, self._writer, self._scopes, self._clock, self._undertaker)
 
     # --- What the calls share --------------------------------------------------------------------------------------
 
