@@ -19,7 +19,8 @@ from grpc_reflection.v1alpha import reflection
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
-from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
+from turndock.plugin.v1 import ContractKind
+from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, Maintenance, SessionStore
 from turndock.types.v1 import Limits
 from turndock_server import __version__
 from turndock_server.backends import registry as backends
@@ -42,6 +43,7 @@ from turndock_server.plugins.supervised import SupervisedPlugin
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.maintenance import MaintenanceService
 from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
 from turndock_server.stores.artifacts import forgetting
@@ -73,6 +75,7 @@ class App:
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
         self._stopping = False
+        self._services = list(_SERVICES)
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
         self.endpoint: wire.Endpoint | None = None
@@ -155,10 +158,14 @@ class App:
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
+        maintenance = self._maintenance(store, artifacts, host.journal)
+        if maintenance is not None:
+            MaintenanceService(maintenance).add_to(server)
+            self._services.append("turndock.store.v1.Maintenance")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
-                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+                (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
             )
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         await server.start()
@@ -222,6 +229,28 @@ class App:
         )
         self._cleanup.push_async_callback(store.close)
         return store
+
+    def _maintenance(
+        self, store: SessionStore, artifacts: ArtifactStore, journal: Journal
+    ) -> Maintenance | None:
+        """What keeps the session store small and sound; None for a plug-in that does not offer it."""
+        plugin = self._settings.store.plugin
+        if plugin is not None:
+            dock = self._plugins[plugin]
+            return dock.maintenance() if dock.offers(ContractKind.CONTRACT_KIND_MAINTENANCE) else None
+        from turndock_server.plugins.archives import Archives
+        from turndock_server.stores.maintenance import StoreMaintenance
+        from turndock_server.stores.memory import MemorySessionStore
+        from turndock_server.stores.sql import SqlSessionStore
+
+        if not isinstance(store, (SqlSessionStore, MemorySessionStore)):
+            return None
+        return StoreMaintenance(
+            store.upkeep(),
+            artifacts=artifacts,
+            archives=Archives(artifacts, self._plugins),
+            on_deleted=journal.was_deleted,
+        )
 
     def _serial_mailbox(self, store: SessionStore) -> Mailbox:
         from turndock_server.stores.serial_mailbox import SerialMailbox
@@ -287,7 +316,7 @@ class App:
     # --- What it says about itself -------------------------------------------------------------------------------
 
     async def _say(self, state: int) -> None:
-        for service in ("", *_SERVICES):
+        for service in ("", *self._services):
             await self._health.set(service, state)
 
     async def _info(self) -> GetServerInfoResponse:

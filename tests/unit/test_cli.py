@@ -41,6 +41,7 @@ COMMANDS = [
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
     *(("sessions", name) for name in ("list", "show", "delete")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
+    *(("maintenance", name) for name in ("run", "check")),
     ("info",),
 ]
 LOCAL = {"serve", "demo", "doctor"}

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from turndock_server import __version__
-from turndock_server.cli import agents, artifacts, info, local, prompts, runs, sessions, watching
+from turndock_server.cli import agents, artifacts, info, local, maintenance, prompts, runs, sessions, watching
 
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
@@ -55,3 +55,4 @@ for command in (watching.watch, info.info):
     app.command(rich_help_panel=LOOK)(command)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=STORED)
+app.add_typer(maintenance.app, name="maintenance", rich_help_panel=STORED)

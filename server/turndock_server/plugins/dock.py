@@ -47,6 +47,9 @@ READY: Final = ProbeResponse.STATE_READY
 NOT_READY: Final = ProbeResponse.STATE_NOT_READY
 ERROR: Final = ProbeResponse.STATE_ERROR
 
+MAINTENANCE_TIMEOUT_S: Final = 24 * 3600.0
+"""A call of maintenance goes through a whole store; whoever called sets the deadline that counts."""
+
 VERSION: Final = 1
 """The version of every contract this server speaks."""
 
@@ -152,6 +155,12 @@ class Dock(ABC):
             starts=self.starts,
         )
 
+    def offers(self, kind: ContractKind.ValueType) -> bool:
+        """Whether the plug-in has said that it serves a contract."""
+        return self.description is not None and any(
+            contract.kind == kind for contract in self.description.contracts
+        )
+
     def contract(self, kind: ContractKind.ValueType) -> Contract:
         """What the plug-in says of one contract.
 
@@ -195,9 +204,9 @@ class Dock(ABC):
         return RemoteQuery(self.channel)
 
     def maintenance(self) -> RemoteMaintenance:
-        """Its maintenance. Raises as `contract`."""
+        """Its maintenance, whose calls may take long. Raises as `contract`."""
         self.contract(ContractKind.CONTRACT_KIND_MAINTENANCE)
-        return RemoteMaintenance(self.channel)
+        return RemoteMaintenance(self.channel, timeout=MAINTENANCE_TIMEOUT_S)
 
     def agent_persistence(self) -> RemoteAgentPersistence:
         """Its agent persistence. Raises as `contract`."""

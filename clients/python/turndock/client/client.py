@@ -22,7 +22,7 @@ from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls,
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
-from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+from turndock.remote import RemoteArtifactStore, RemoteMaintenance, RemoteSessionStore
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
 
 
@@ -141,6 +141,15 @@ class Client:
         """The server's own artifact store, for requests within the scope of the credentials. Calls nobody."""
         return RemoteArtifactStore(
             self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
+        )
+
+    def maintenance(self, *, timeout: float = 3600.0) -> RemoteMaintenance:
+        """The server's own maintenance, within the scope of the credentials. Calls nobody.
+
+        `timeout` is in seconds, for each call: what was done when it is over stays done.
+        """
+        return RemoteMaintenance(
+            self._host.channel, timeout=timeout, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
 
     async def info(self) -> GetServerInfoResponse:

@@ -10,7 +10,7 @@ from turndock.errors import TurndockError
 from turndock.ports import ArtifactStore
 from turndock.store.v1 import ArtifactHeader, ArtifactStorePutRequest
 from turndock.types.v1 import Event
-from turndock_server.core.feed import varint
+from turndock_server.core.wireformat import varint
 from turndock_server.stores.artifacts import CHUNK_BYTES
 from turndock_server.stores.checks import scope_of
 from turndock_server.stores.maintenance.upkeep import Spare, Upkeep

@@ -80,7 +80,7 @@ class StoreMaintenance:
         """
         self._upkeep = upkeep
         self._artifacts = artifacts
-        self._archives = dict(archives or {})
+        self._archives: Mapping[str, ArtifactStore] = {} if archives is None else archives
         self._on_deleted = on_deleted or _tell_nobody
         self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from turndock.types.v1 import Event, EventType
+from turndock.types.v1 import EventType
 from turndock_server.stores.maintenance.policy import PROTECTED, Policy
 from turndock_server.stores.maintenance.upkeep import Ids, Place, Spare, Spares
 from turndock_server.stores.sql import encoding
@@ -196,7 +196,7 @@ def _unapplied_notifications(connection: Connection, found: Sequence[Row[Any]]) 
                 events.c.session == session, events.c.sequence.in_(numbers)
             )
             for sequence, body in connection.execute(wanted):
-                if encoding.is_notification(Event.FromString(body)):
+                if encoding.is_notification(body):
                     unapplied.add((session, sequence))
     return unapplied
 
