@@ -39,7 +39,7 @@ COMMANDS = [
     ("notify",),
     ("unhalt",),
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
-    *(("sessions", name) for name in ("list", "show", "delete")),
+    *(("sessions", name) for name in ("list", "show", "delete", "export", "import")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
     *(("maintenance", name) for name in ("run", "check")),
     ("info",),
