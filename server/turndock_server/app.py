@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,8 @@ async def test_a_call_that_died_after_archiving_archives_the_same_again(maintain
     archive = MemoryArtifactStore()
     fixture = await with_archive(maintained, archive)
     stored = await fixture.append("ses_1", *[STREAMED] * 3)
-    upkeep = maintained.maintenance._upkeep  # type: ignore[attr-defined]  # the test looks inside
+    assert isinstance(maintained.maintenance, StoreMaintenance)
+    upkeep: Any = maintained.maintenance._upkeep
     policy = keeping(1, archive_before_prune=True, archive_store=ARCHIVE)
     prune, upkeep.prune = upkeep.prune, _dies
     with pytest.raises(asyncio.CancelledError):
@@ -290,8 +292,8 @@ def test_bytes_that_are_no_archive_are_refused() -> None:
 
 async def test_two_maintainers_at_once_prune_no_more_than_one(tmp_path: Path) -> None:
     async with sql(tmp_path) as first, sql_again(tmp_path) as second:
-        fixtures = [first.fixture(), Maintained(first.store, second, first.artifacts).fixture()]
-        fixtures[1] = Fixture(**{**fixtures[1].__dict__, "scope": fixtures[0].scope})
+        fixtures = [first.fixture()]
+        fixtures.append(replace(fixtures[0], maintenance=second))
         await fixtures[0].append("ses_1", *[STREAMED] * 300)
         answers = await asyncio.gather(
             *(fixture.prune("ses_1", keeping(40, batch_size=7)) for fixture in fixtures)

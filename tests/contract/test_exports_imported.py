@@ -61,28 +61,32 @@ newer = st.sampled_from(
     [b"", b"\xc0\x3e\x07", b"\xca\x3e\x03new"]
 )  # fields of a newer release: number and text
 
+Payload = dict[str, Any]
+
+
+def streamed(value: str) -> Payload:
+    return {"type": EventType.EVENT_TYPE_MESSAGE_STREAMED, "message_streamed": MessageStreamed(text=value)}
+
+
+def used(value: Usage) -> Payload:
+    kind = EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED
+    return {"type": kind, "token_usage_updated": TokenUsageUpdated(usage=value)}
+
+
+def custom(name: str, data: str) -> Payload:
+    return {"type": EventType.EVENT_TYPE_CUSTOM, "custom": Custom(name=name, data_json=data)}
+
+
+def newer_type() -> Payload:
+    """Of a release to come."""
+    return {"type": 4_321}
+
+
 payloads = st.one_of(
-    text.map(
-        lambda value: {
-            "type": EventType.EVENT_TYPE_MESSAGE_STREAMED,
-            "message_streamed": MessageStreamed(text=value),
-        }
-    ),
-    usages.map(
-        lambda value: {
-            "type": EventType.EVENT_TYPE_TOKEN_USAGE_UPDATED,
-            "token_usage_updated": TokenUsageUpdated(usage=value),
-        }
-    ),
-    st.builds(
-        lambda name, data: {
-            "type": EventType.EVENT_TYPE_CUSTOM,
-            "custom": Custom(name=name, data_json=data),
-        },
-        text,
-        json_texts,
-    ),
-    st.just({"type": 4_321}),
+    st.builds(streamed, text),
+    st.builds(used, usages),
+    st.builds(custom, text, json_texts),
+    st.builds(newer_type),
 )
 
 
@@ -111,7 +115,7 @@ def runs(draw: st.DrawFn) -> list[Run]:
         Run(
             id=f"run_{number}",
             session_id=SESSION,
-            status=draw(st.sampled_from([1, 2, 3, 4, 5, 6])),
+            status=draw(st.sampled_from(RunStatus.values()[1:])),
             prompt=draw(text),
             attempt=draw(st.integers(0, 9)),
             queue_key=draw(st.integers(-9, 9)),
@@ -341,28 +345,25 @@ async def test_artifacts_that_are_not_there_are_named(store: SessionStore) -> No
     assert imported.missing_artifacts == ["big/2", "own"]
 
 
-@pytest.mark.parametrize(
-    ("edit", "complaint"),
-    [
-        (lambda lines: lines[:-1], "breaks off before its end"),
-        (lambda lines: lines[1:], "comes before the header"),
-        (lambda lines: [lines[0], *lines[2:]], "does not begin with its session"),
-        (lambda lines: [*lines[:-2], lines[-1]], "its end says"),
-        (lambda lines: [*lines, lines[-2]], "goes on after its end"),
-        (lambda lines: [*lines[:-1], lines[-2], lines[-1]], "holds event 2 after event 2"),
-        (lambda lines: [*lines[:2], lines[1], *lines[2:]], "more than one session"),
-        (
-            lambda lines: [line.replace('"session_id":"ses_1"', '"session_id":"x"') for line in lines],
-            "not 'ses_1'",
-        ),
-        (lambda lines: [], "breaks off before its end"),
-    ],
-)
-async def test_what_is_no_whole_export_is_refused_before_anything_is_stored(
-    edit: Callable[[list[str]], list[str]], complaint: str
-) -> None:
+Edit = Callable[[list[str]], list[str]]
+EDITS: dict[str, Edit] = {
+    "breaks off before its end": lambda lines: lines[:-1],
+    "comes before the header": lambda lines: lines[1:],
+    "does not begin with its session": lambda lines: [lines[0], *lines[2:]],
+    "its end says": lambda lines: [*lines[:-2], lines[-1]],
+    "goes on after its end": lambda lines: [*lines, lines[-2]],
+    "holds event 2 after event 2": lambda lines: [*lines[:-1], lines[-2], lines[-1]],
+    "more than one session": lambda lines: [*lines[:2], lines[1], *lines[2:]],
+    "not 'ses_1'": lambda lines: [line.replace('"session_id":"ses_1"', '"session_id":"x"') for line in lines],
+    "is incomplete": lambda lines: [],
+}
+"""What is wrong, and how an export gets so."""
+
+
+@pytest.mark.parametrize("complaint", EDITS)
+async def test_what_is_no_whole_export_is_refused_before_anything_is_stored(complaint: str) -> None:
     first = MemorySessionStore()
     await fill(first, session(), [], [event(1), event(2)])
     with pytest.raises(TurndockError, match=complaint) as refusal:
-        check(read_lines(edit(await exported(first))))
+        check(read_lines(EDITS[complaint](await exported(first))))
     assert refusal.value.reason == "VALIDATION_ERROR"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class Paused:
 def paused(maintained: Maintained) -> tuple[Fixture, Paused]:
     assert isinstance(maintained.store, MemorySessionStore | SqlSessionStore)
     upkeep = Paused(maintained.store.upkeep())
-    maintenance: Any = StoreMaintenance(upkeep)  # type: ignore[arg-type]  # stands in for all of it
+    stand_in: Any = upkeep
+    maintenance = StoreMaintenance(stand_in)
     return Maintained(maintained.store, maintenance, maintained.artifacts).fixture(), upkeep
 
 
@@ -137,7 +139,7 @@ async def test_PF_B17_the_order_is_the_same_after_a_prune_and_a_restart(tmp_path
     await store.close()
     again = await SqlSessionStore.open(path)
     try:
-        reopened = Fixture(**{**fixture.__dict__, "store": again})
+        reopened = replace(fixture, store=again)
         assert await paged(reopened) == expected
         assert await paged(reopened, descending=True) == expected[::-1]
         log = await reopened.sessions.log()
@@ -149,7 +151,7 @@ async def test_PF_B17_the_order_is_the_same_after_a_prune_and_a_restart(tmp_path
 async def paged(fixture: Fixture, *, descending: bool = False) -> list[str]:
     """Ids of the whole log, in pages of 7."""
     ids: list[str] = []
-    bound: dict[str, int] = {}
+    bound: dict[str, Any] = {}
     while page := (await fixture.sessions.log(limit=7, descending=descending, **bound)).events:
         ids += [event.id for event in page]
         bound = {"before_sequence" if descending else "after_sequence": page[-1].sequence}
@@ -174,7 +176,8 @@ def of(host: Harness) -> Fixture:
     assert isinstance(host.store, MemorySessionStore | SqlSessionStore)
     maintenance = StoreMaintenance(host.store.upkeep(), artifacts=host.artifacts)
     fixture = Maintained(host.store, maintenance, host.artifacts).fixture()
-    return Fixture(**{**fixture.__dict__, "scope": None})
+    unscoped: Any = None  # as in every request that names no scope
+    return replace(fixture, scope=unscoped)
 
 
 async def furnish(fixture: Fixture) -> list[Event]:

@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -122,7 +122,7 @@ async def import_(
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def _opened(file: Path) -> Generator[IO[bytes]]:
     """A file that can be read twice."""
     try:
         if str(file) == "-":

@@ -114,7 +114,7 @@ def _expired(partition: Partition, policy: Policy, now_us: int) -> Select[Any, A
     )
 
 
-def _has_expired(row: Row[Any], policy: Policy, now_us: int) -> bool:
+def _has_expired(row: Any, policy: Policy, now_us: int) -> bool:
     return policy.has_expired(Session.FromString(row.body), now_us)
 
 
