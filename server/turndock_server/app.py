@@ -27,6 +27,7 @@ from turndock.ports import (
     Behavior,
     EventWatcher,
     Mailbox,
+    Maintenance,
     SessionStore,
 )
 from turndock.store.v1 import DeleteSessionRequest
@@ -55,13 +56,14 @@ from turndock_server.plugins.supervised import SupervisedPlugin
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.maintenance import MaintenanceService
 from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import (
     AgentPersistenceService,
     ArtifactStoreService,
     SessionStoreService,
 )
-from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
+from turndock_server.stores.artifacts import forgetting
 from turndock_server.stores.checks import partition
 
 log = logging.getLogger("turndock.server")
@@ -91,8 +93,8 @@ class App:
         self._plugins: dict[str, Dock] = {}
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
-        self._services: tuple[str, ...] = _SERVICES
         self._stopping = False
+        self._services = list(_SERVICES)
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
         self.endpoint: wire.Endpoint | None = None
@@ -184,7 +186,11 @@ class App:
         ArtifactStoreService(artifacts).add_to(server)
         if persistence is not None:
             AgentPersistenceService(persistence).add_to(server)
-            self._services += (_AGENT_PERSISTENCE,)
+            self._services.append(_AGENT_PERSISTENCE)
+        maintenance = self._maintenance(store, artifacts, host.journal)
+        if maintenance is not None:
+            MaintenanceService(maintenance).add_to(server)
+            self._services.append("turndock.store.v1.Maintenance")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
@@ -252,6 +258,28 @@ class App:
         )
         self._cleanup.push_async_callback(store.close)
         return store
+
+    def _maintenance(
+        self, store: SessionStore, artifacts: ArtifactStore, journal: Journal
+    ) -> Maintenance | None:
+        """What keeps the session store small and sound; None for a plug-in that does not offer it."""
+        plugin = self._settings.store.plugin
+        if plugin is not None:
+            dock = self._plugins[plugin]
+            return dock.maintenance() if dock.serves(ContractKind.CONTRACT_KIND_MAINTENANCE) else None
+        from turndock_server.plugins.archives import Archives
+        from turndock_server.stores.maintenance import StoreMaintenance
+        from turndock_server.stores.memory import MemorySessionStore
+        from turndock_server.stores.sql import SqlSessionStore
+
+        if not isinstance(store, (SqlSessionStore, MemorySessionStore)):
+            return None
+        return StoreMaintenance(
+            store.upkeep(),
+            artifacts=artifacts,
+            archives=Archives(artifacts, self._plugins),
+            on_deleted=journal.was_deleted,
+        )
 
     def _serial_mailbox(self, store: SessionStore) -> Mailbox:
         from turndock_server.stores.serial_mailbox import SerialMailbox
@@ -459,18 +487,12 @@ def _forget_in(
     """Takes a deleted session's rows out of an artifact store that keeps them apart, and its snapshot out of memory."""
     from turndock_server.stores.memory_snapshots import MemoryAgentPersistence
 
+    forget_artifacts = forgetting(artifacts)
+
     async def forget(request: DeleteSessionRequest) -> None:
         if isinstance(persistence, MemoryAgentPersistence):
             await persistence.forget_session(partition(request), request.session_id)
-        if isinstance(artifacts, SessionArtifacts):
-            await artifacts.forget_session(
-                partition(request),
-                request.session_id,
-                delete_bytes=request.delete_artifacts,
-            )
-        elif request.delete_artifacts:
-            scope = request.scope if request.HasField("scope") else None
-            await delete_all_of(artifacts, scope, request.session_id)
+        await forget_artifacts(request)
 
     return forget
 

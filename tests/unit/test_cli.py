@@ -39,8 +39,9 @@ COMMANDS = [
     ("notify",),
     ("unhalt",),
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
-    *(("sessions", name) for name in ("list", "show", "delete")),
+    *(("sessions", name) for name in ("list", "show", "delete", "export", "import")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
+    *(("maintenance", name) for name in ("run", "check")),
     ("info",),
 ]
 LOCAL = {"serve", "demo", "doctor"}
@@ -233,3 +234,23 @@ def test_numbers_in_json_lose_no_digit() -> None:
 def test_an_event_is_a_line(event: Event, text: str) -> None:
     assert gist(event) == text
     assert "\n" not in event_line(event)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--max-events-per-session", "0"), "must be a whole number above"),
+        (("--max-total-events", "1.5"), "must be a whole number above"),
+        (("--max-session-age-days", "-1"), "must be a whole number above"),
+        (("--batch-size", "0"), "maintenance.batch_size"),
+        (("--exempt-status", "sleepy"), "maintenance.exempt_statuses"),
+        (("--prune-first", "nope"), "'nope' is no event type"),
+        (("--config", "missing.toml"), "no such file"),
+    ],
+)
+def test_R_01_a_wrong_policy_is_named_before_anybody_is_called(
+    arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = run("maintenance", "run", *arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.replace("│", " ").split())

@@ -61,7 +61,10 @@ def test_the_schema_is_what_its_revisions_make(tmp_path: Path) -> None:
     assert described(made) == described(migrated)
     for path in (made, migrated):
         database = sqlite3.connect(path)
-        assert database.execute("SELECT * FROM scopes").fetchall() == [(schema.UNSCOPED_KEY, "")]
+        assert database.execute("SELECT * FROM scopes ORDER BY key").fetchall() == [
+            (schema.GRAVEYARD_KEY, schema.GRAVEYARD),
+            (schema.UNSCOPED_KEY, ""),
+        ]
         assert database.execute("SELECT * FROM alembic_version").fetchall() == [(schema.REVISIONS[-1],)]
         database.close()
 

@@ -5,7 +5,18 @@ from typing import Annotated
 import typer
 
 from turndock_server import __version__
-from turndock_server.cli import agents, artifacts, info, local, prompts, runs, sessions, watching
+from turndock_server.cli import (
+    agents,
+    artifacts,
+    info,
+    local,
+    maintenance,
+    prompts,
+    runs,
+    sessions,
+    transfer,
+    watching,
+)
 
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
@@ -53,5 +64,7 @@ for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agen
 app.add_typer(runs.app, name="runs", rich_help_panel=USE)
 for command in (watching.watch, info.info):
     app.command(rich_help_panel=LOOK)(command)
+transfer.add_to(sessions.app)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=STORED)
+app.add_typer(maintenance.app, name="maintenance", rich_help_panel=STORED)

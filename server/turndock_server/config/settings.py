@@ -15,6 +15,7 @@ from turndock import jsontext
 from turndock.endpoint import Endpoint, parse_endpoint
 from turndock.errors import TurndockError
 from turndock.types.v1 import AgentLimits, CaptureMode, HostLostPolicy
+from turndock_server.config.retention import MaintenanceSettings
 from turndock_server.config.values import BY_REFERENCE, Name, Section, Value, inline_secrets, looks_secret
 
 _YEAR_MS = 365 * 24 * 3600 * 1000
@@ -347,6 +348,7 @@ class Settings(BaseSettings):
     behaviors: dict[Name, BehaviorSettings] = {}
     plugins: dict[Name, PluginSettings] = {}
     redaction: RedactionSettings = RedactionSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

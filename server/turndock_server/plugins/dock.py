@@ -49,6 +49,9 @@ READY: Final = ProbeResponse.STATE_READY
 NOT_READY: Final = ProbeResponse.STATE_NOT_READY
 ERROR: Final = ProbeResponse.STATE_ERROR
 
+MAINTENANCE_TIMEOUT_S: Final = 24 * 3600.0
+"""A call of maintenance goes through a whole store; whoever called sets the deadline that counts."""
+
 VERSION: Final = 1
 """The version of every contract this server speaks."""
 
@@ -210,9 +213,9 @@ class Dock(ABC):
         return RemoteQuery(self.channel)
 
     def maintenance(self) -> RemoteMaintenance:
-        """Its maintenance. Raises as `contract`."""
+        """Its maintenance, whose calls may take long. Raises as `contract`."""
         self.contract(ContractKind.CONTRACT_KIND_MAINTENANCE)
-        return RemoteMaintenance(self.channel)
+        return RemoteMaintenance(self.channel, timeout=MAINTENANCE_TIMEOUT_S)
 
     def agent_persistence(self) -> RemoteAgentPersistence:
         """Its agent persistence. Raises as `contract`."""

@@ -19,6 +19,7 @@ from turndock.agent.v1 import (
     TellResponse,
 )
 from turndock.client.agent import AgentHandle, Busy
+from turndock.client.blocking_maintenance import SyncMaintenance
 from turndock.client.client import Client
 from turndock.client.host import DEFAULT_ENDPOINT, Retry
 from turndock.client.loop_thread import LoopThread
@@ -125,6 +126,10 @@ class SyncClient:
         return self._loop.run(
             self._client.fork_session(session_id, at_sequence=at_sequence, request_id=request_id)
         )
+
+    def maintenance(self, *, timeout: float = 3600.0) -> SyncMaintenance:
+        """See `Client.maintenance`."""
+        return SyncMaintenance(self._loop, self._client.maintenance(timeout=timeout))
 
     def info(self) -> GetServerInfoResponse:
         """See `Client.info`."""

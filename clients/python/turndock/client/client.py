@@ -22,7 +22,12 @@ from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls,
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
-from turndock.remote import RemoteAgentPersistence, RemoteArtifactStore, RemoteSessionStore
+from turndock.remote import (
+    RemoteAgentPersistence,
+    RemoteArtifactStore,
+    RemoteMaintenance,
+    RemoteSessionStore,
+)
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
 
 
@@ -147,6 +152,15 @@ class Client:
         """What keeps the snapshots of the server's agents, as `session_store`. Calls nobody."""
         return RemoteAgentPersistence(
             self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
+        )
+
+    def maintenance(self, *, timeout: float = 3600.0) -> RemoteMaintenance:
+        """The server's own maintenance, within the scope of the credentials. Calls nobody.
+
+        `timeout` is in seconds, for each call: what was done when it is over stays done.
+        """
+        return RemoteMaintenance(
+            self._host.channel, timeout=timeout, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
 
     async def info(self) -> GetServerInfoResponse:
