@@ -41,9 +41,10 @@ COMMANDS = [
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
     *(("sessions", name) for name in ("list", "show", "delete")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
+    *(("tokens", name) for name in ("create", "list", "revoke")),
     ("info",),
 ]
-LOCAL = {"serve", "demo", "doctor"}
+LOCAL = {"serve", "demo", "doctor", "tokens"}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_every_command_explains_itself_and_finds_its_server_the_same_way(command
     shown = run(*command, "--help")
     assert shown.exit_code == 0
     assert ("--server" in shown.output) is (command[0] not in LOCAL)
-    assert ("--scope" in shown.output) is (command[0] not in LOCAL)
+    assert ("TURNDOCK_SCOPE" in shown.output) is (command[0] not in LOCAL)
 
 
 def test_the_version_is_said() -> None:
