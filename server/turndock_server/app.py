@@ -30,12 +30,19 @@ from turndock.ports import (
     Maintenance,
     SessionStore,
 )
-from turndock.store.v1 import DeleteSessionRequest
+from turndock.store.v1 import DeleteSessionRequest, MailboxLimits
 from turndock.types.v1 import Limits
 from turndock_server import __version__
+from turndock_server.access import authenticator_of
 from turndock_server.backends import registry as backends
 from turndock_server.behaviors import registry as behaviors
-from turndock_server.config import BackendSettings, BehaviorSettings, PluginSettings, Settings
+from turndock_server.config import (
+    BackendSettings,
+    BehaviorSettings,
+    ConfigError,
+    PluginSettings,
+    Settings,
+)
 from turndock_server.config.settings import PLUGIN
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
 from turndock_server.core.behavior_calls import Patience
@@ -51,11 +58,12 @@ from turndock_server.core.watch import ReadLog, read_log_of
 from turndock_server.holding import Held, hold
 from turndock_server.observability import Redactor
 from turndock_server.plugins.dock import Dock
-from turndock_server.plugins.static import StaticPlugin
+from turndock_server.plugins.static import StaticPlugin, plugin_credentials
 from turndock_server.plugins.supervised import SupervisedPlugin
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
-from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.callers import CallerInterceptor, caller
+from turndock_server.services.limits import ScopeLimits
 from turndock_server.services.maintenance import MaintenanceService
 from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import (
@@ -107,7 +115,7 @@ class App:
         """
         try:
             await self._start()
-        except (TurndockError, OSError, Held) as error:
+        except (TurndockError, ConfigError, OSError, Held) as error:
             await self._cleanup.aclose()
             raise CannotStart(_why(error)) from error
         except BaseException:
@@ -135,8 +143,15 @@ class App:
             settings.lock_path.parent.mkdir(parents=True, exist_ok=True)
             lock = hold(settings.lock_path)
             self._cleanup.callback(lock.release)
+        limits = settings.limits
+        callers = CallerInterceptor(
+            authenticator_of(settings),
+            ScopeLimits(
+                limits.max_calls_per_scope, limits.max_streams_per_scope, limits.max_watchers_per_scope
+            ),
+        )
         server = wire.new_server(
-            interceptors=(StoppingInterceptor(lambda: self._stopping), CallerInterceptor()),
+            interceptors=(StoppingInterceptor(lambda: self._stopping), callers),
             options=(("grpc.max_receive_message_length", settings.server.max_message_bytes),),
         )
         self.endpoint = self._bind(server)
@@ -179,8 +194,16 @@ class App:
                 for name, each in settings.behaviors.items()
             },
             max_prompt_bytes=settings.limits.max_prompt_bytes,
+            max_agents_per_scope=settings.limits.max_agents_per_scope,
         )
-        prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
+        prompts = Prompts(
+            host,
+            max_prompt_bytes=limits.max_prompt_bytes,
+            scope_limits=MailboxLimits(
+                max_scope_count=limits.max_queued_prompts_per_scope,
+                max_scope_bytes=limits.max_queued_bytes_per_scope,
+            ),
+        )
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
@@ -210,17 +233,21 @@ class App:
     def _bind(self, server: grpc.aio.Server) -> wire.Endpoint:
         """Take the address before anything else: a second server must fail at once, and leave the first alone."""
         where = self._settings.server.endpoint
-        if not where.is_local and not self._settings.server.insecure:
+        tls = self._settings.tls
+        if not where.is_local and tls.cert is None and not self._settings.server.insecure:
             raise CannotStart(
-                f"server.listen: {where} can be reached from other machines, without encryption or authentication. "
-                "Listen on 127.0.0.1 or a unix socket, or set server.insecure = true"
+                f"server.listen: {where} can be reached from other machines, without encryption. "
+                "Listen on 127.0.0.1 or a unix socket, give tls.cert and tls.key, or set server.insecure = true"
             )
         if where.path:
             # gRPC replaces a socket file without asking whether somebody listens at it.
             lock = hold(Path(f"{where.path}.lock"))
             self._cleanup.callback(lock.release)
+        credentials = None
+        if tls.cert is not None and tls.key is not None:
+            credentials = wire.server_credentials(tls.cert, tls.key, tls.client_ca)
         try:
-            return wire.bind(server, where)
+            return wire.bind(server, where, credentials=credentials)
         except OSError as error:
             raise CannotStart(f"{error}. server.listen or --listen names another address") from error
 
@@ -399,8 +426,15 @@ class App:
             artifact_store=settings.artifacts.kind,
             started_at_us=self._started_at_us,
             host_id=self._host_id,
-            live_agents=self._host.roster.size if self._host else 0,
+            live_agents=self._live_agents(),
         )
+
+    def _live_agents(self) -> int:
+        """How many agents live here, as far as it is the caller's business."""
+        if self._host is None:
+            return 0
+        who = caller()
+        return self._host.roster.size if who.may_choose_scope else self._host.roster.size_of(who.tenant)
 
 
 async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None] | None = None) -> int:
@@ -465,7 +499,7 @@ async def _started(app: App, asked_to_stop: asyncio.Event) -> bool:
 def _dock(name: str, settings: PluginSettings) -> Dock:
     if settings.command:
         return SupervisedPlugin(name, settings.command, settings.environment(f"plugins.{name}"))
-    return StaticPlugin(name, settings.endpoint)
+    return StaticPlugin(name, settings.endpoint, credentials=plugin_credentials(name, settings))
 
 
 def _log_reader(store: SessionStore) -> ReadLog:

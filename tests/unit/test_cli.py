@@ -42,9 +42,10 @@ COMMANDS = [
     *(("sessions", name) for name in ("list", "show", "delete", "export", "import")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
     *(("maintenance", name) for name in ("run", "check")),
+    *(("tokens", name) for name in ("create", "list", "revoke")),
     ("info",),
 ]
-LOCAL = {"serve", "demo", "doctor"}
+LOCAL = {"serve", "demo", "doctor", "tokens"}
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ def test_every_command_explains_itself_and_finds_its_server_the_same_way(command
     shown = run(*command, "--help")
     assert shown.exit_code == 0
     assert ("--server" in shown.output) is (command[0] not in LOCAL)
-    assert ("--scope" in shown.output) is (command[0] not in LOCAL)
+    assert ("TURNDOCK_SCOPE" in shown.output) is (command[0] not in LOCAL)
 
 
 def test_the_version_is_said() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.pages import Page
+from turndock_server.access import Role
 from turndock_server.config import load
+from turndock_server.services.permissions import ROLES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CONFIGURED = ("write-a-backend", "write-a-behavior", "patterns")
@@ -51,6 +53,7 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
     "name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/persistence.md"]
 )
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/guides/{name}.md" for name in CONFIGURED)])
+@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/security.md"])
 def test_every_configuration_on_a_page_is_accepted(
     repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,3 +72,17 @@ def test_what_a_guide_shows_is_in_the_example(repository: Path, guide: str) -> N
     assert len(shown) >= 4
     for code in shown:
         assert code in example
+
+
+def test_the_guide_to_security_names_every_call_beside_its_role(repository: Path) -> None:
+    text = (repository / "docs/guides/security.md").read_text()
+    rows = {role: re.search(rf"^\| `{role}` \| (.+) \|$", text, re.MULTILINE) for role in Role if role}
+    for service, calls in ROLES.items():
+        for role, names in calls.items():
+            row = rows[role]
+            assert row is not None
+            said = dict(re.findall(r"`(\w+)`: ([\w, ]+)", row[1])).get(service.rpartition(".")[2])
+            if said is None:
+                assert "reflection" in service
+            elif said != "everything":
+                assert set(names) <= set(said.split(", "))

@@ -16,7 +16,7 @@ from turndock.plugin.v1 import ProbeResponse
 from turndock.wire import Endpoint
 from turndock_server.backends.echo import EchoBackend
 from turndock_server.config import Settings
-from turndock_server.doctor import Finding, Level, docking, examine, places, storage, words
+from turndock_server.doctor import Finding, Level, docking, examine, places, security, storage, words
 from turndock_server.holding import hold
 from turndock_server.stores.sql.store import SqlSessionStore
 
@@ -117,9 +117,9 @@ def test_secrets_are_there_and_private(place: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_exposure_is_a_warning_when_it_is_meant() -> None:
-    assert only(places.exposure(settings())).level is Level.OK
+    assert only(security.exposure(settings())).level is Level.OK
     exposed = settings(server={"listen": "0.0.0.0:7420", "insecure": True})
-    assert only(places.exposure(exposed)).level is Level.WARNING
+    assert only(security.exposure(exposed)).level is Level.WARNING
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

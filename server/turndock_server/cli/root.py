@@ -14,6 +14,7 @@ from turndock_server.cli import (
     prompts,
     runs,
     sessions,
+    tokens,
     transfer,
     watching,
 )
@@ -21,7 +22,7 @@ from turndock_server.cli import (
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
 Commands that talk to a server find it by --server or TURNDOCK_SERVER (default 127.0.0.1:7420), act in the scope of
---scope or TURNDOCK_SCOPE, and take their token from TURNDOCK_TOKEN.
+--scope or TURNDOCK_SCOPE, and take their token from TURNDOCK_TOKEN or the file that --token-file names.
 """
 _EXIT_CODES = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 the turn did not succeed; "
@@ -58,6 +59,7 @@ RUN, USE, LOOK, STORED = "Run a server", "Use agents", "Look", "Stored things"
 
 for command in (local.serve, local.demo, local.doctor):
     app.command(rich_help_panel=RUN)(command)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=RUN)
 app.add_typer(agents.app, name="agents", rich_help_panel=USE)
 for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
     app.command(rich_help_panel=USE)(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from turndock_server.config import security_checks
 from turndock_server.config.errors import Fault
 from turndock_server.config.settings import EXEC, Settings
 from turndock_server.config.unknown import nearest
@@ -16,15 +17,6 @@ _ENVELOPE_BYTES: Final = 64 << 10
 def faults(settings: Settings) -> list[Fault]:
     """Everything that does not fit together."""
     return [fault for check in _CHECKS for fault in check(settings)]
-
-
-def _exposure(settings: Settings) -> Iterator[Fault]:
-    if not settings.server.endpoint.is_local and not settings.server.insecure:
-        yield Fault(
-            "server.listen",
-            f"{settings.server.listen} can be reached from other machines, without encryption or authentication",
-            "Listen on 127.0.0.1 or a unix socket, or set server.insecure = true if every one of them may use it",
-        )
 
 
 def _store_plugins(settings: Settings) -> Iterator[Fault]:
@@ -90,7 +82,11 @@ def _sizes(settings: Settings) -> Iterator[Fault]:
 
 
 _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
-    _exposure,
+    security_checks.exposure,
+    security_checks.encryption,
+    security_checks.web_tokens,
+    security_checks.certificates,
+    security_checks.plugin_encryption,
     _store_plugins,
     _docked_plugins,
     _paths,

@@ -16,7 +16,22 @@ from turndock.endpoint import Endpoint, parse_endpoint
 from turndock.errors import TurndockError
 from turndock.types.v1 import AgentLimits, CaptureMode, HostLostPolicy
 from turndock_server.config.retention import MaintenanceSettings
-from turndock_server.config.values import BY_REFERENCE, Name, Section, Value, inline_secrets, looks_secret
+from turndock_server.config.security import (
+    AuthSettings,
+    CertificateSettings,
+    JwtSettings,
+    PluginTlsSettings,
+    TlsSettings,
+)
+from turndock_server.config.values import (
+    BY_REFERENCE,
+    Name,
+    Reference,
+    Section,
+    Value,
+    inline_secrets,
+    looks_secret,
+)
 
 _YEAR_MS = 365 * 24 * 3600 * 1000
 _MAX_BYTES = 1 << 40
@@ -89,8 +104,8 @@ class ServerSettings(Section):
     listen: Annotated[str, AfterValidator(_endpoint)] = "127.0.0.1:7420"
     """Where it listens: `host:port`, or `unix:/path` for a unix socket. Port 0 takes any free port."""
     insecure: bool = False
-    """Allow an address that other machines can reach, although nothing is encrypted and nobody has to say who they are.
-    Without it the server refuses to start on any but a loopback address or a unix socket."""
+    """Allow an address that other machines can reach although nothing is encrypted. Without it, and without `tls.cert`,
+    the server refuses to start on any but a loopback address or a unix socket."""
     grace_seconds: float = Field(default=25, ge=0, le=3600, allow_inf_nan=False)
     """How long turns may go on after SIGTERM, in seconds; then they are killed. A second SIGTERM ends the wait.
     Whatever supervises the server must wait a few seconds longer before it kills."""
@@ -193,6 +208,20 @@ class LimitSettings(Section):
     """Largest prompt, in bytes of UTF-8."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1, le=_MAX_BYTES)
     """Largest artifact, in bytes."""
+    max_calls_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most calls of a scope that are answered at the same time, streams included. Unset = no limit."""
+    max_streams_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most streams of a scope at the same time: `Prompt`, `Watch`, up- and downloads. Unset = no limit."""
+    max_watchers_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most logs of a scope that are watched at the same time; a `Watch` with three cursors counts as three. Unset = no
+    limit."""
+    max_agents_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most agents of a scope that have not been stopped, dormant ones included. Unset = no limit."""
+
+    max_queued_prompts_per_scope: int | None = Field(default=None, ge=0, le=(1 << 31) - 1)
+    """Most prompts that wait in all mailboxes of a scope together. Unset = no limit."""
+    max_queued_bytes_per_scope: int | None = Field(default=None, ge=0, le=_MAX_BYTES)
+    """Most bytes of prompts that wait in all mailboxes of a scope together. Unset = no limit."""
 
     def agent_limits(self) -> AgentLimits:
         """What an agent is bound by unless its definition says otherwise."""
@@ -260,9 +289,12 @@ class PluginSettings(Section):
     """A process that implements contracts, by the table's name."""
 
     endpoint: Annotated[str, AfterValidator(_plugin_endpoint)]
-    """Where it is. `grpc://host:port` and `unix:/path`: it runs already. `exec:command arguments`: the server starts
-    it, hands it the address to serve at in `TURNDOCK_PLUGIN_ENDPOINT`, starts it again when it ends, and ends it with
-    itself. No shell is involved; quotes work as in one."""
+    """Where it is. `grpc://host:port`, `grpcs://host:port` (TLS) and `unix:/path`: it runs already. `exec:command
+    arguments`: the server starts it, hands it the address to serve at in `TURNDOCK_PLUGIN_ENDPOINT`, starts it again
+    when it ends, and ends it with itself. No shell is involved; quotes work as in one."""
+    tls: PluginTlsSettings = PluginTlsSettings()
+    """For `grpcs:`: whom to trust and which certificate to show, such as `{ca = "ca.pem", cert = "me.pem", key =
+    "me.key"}`."""
     env: dict[str, Value] = Field(default_factory=dict[str, Value])
     """For `exec:`: environment variables it gets, besides a few harmless ones of the server's. A value is a text, or
     a reference to a secret: `{env = "NAME"}`, `{file = "path"}`."""
@@ -340,6 +372,10 @@ class Settings(BaseSettings):
     """The data directory: what is stored in files, and the lock that keeps a second server out. Made when missing.
     The default is in the working directory."""
     server: ServerSettings = ServerSettings()
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
+    jwt: JwtSettings = JwtSettings()
+    certificates: dict[Name, CertificateSettings] = {}
     store: StoreSettings = StoreSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     persistence: PersistenceSettings = PersistenceSettings()
@@ -392,14 +428,22 @@ class Settings(BaseSettings):
         stores = (self.store.plugin, self.artifacts.plugin, self.persistence.plugin)
         return frozenset(marked | {name for name in stores if name})
 
-    def references(self) -> dict[str, Value]:
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self.auth.tokens is not None or self.jwt.algorithms or self.certificates)
+
+    def references(self) -> dict[str, Reference]:
         """Every reference to a secret, by its key."""
-        return {
+        found: dict[str, Reference] = {
             f"plugins.{plugin}.env.{name}": value
             for plugin, settings in self.plugins.items()
             for name, value in settings.env.items()
             if value.is_secret
         }
+        if self.jwt.secret is not None:
+            found["jwt.secret"] = self.jwt.secret
+        return found
 
     def secrets(self) -> list[str]:
         """Every secret, for the redactor. Raises `ConfigError` for a reference that cannot be read."""

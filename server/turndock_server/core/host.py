@@ -52,6 +52,7 @@ from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.core.offload import Offloader
 from turndock_server.core.persistence import Persistence
+from turndock_server.core.quota import AgentQuota
 from turndock_server.core.roster import AGENT_TERMINATED, Roster
 from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
@@ -92,8 +93,10 @@ class Host:
         persistence: Persistence | None = None,
         behavior_patience: Mapping[str, Patience] | None = None,
         max_prompt_bytes: int = 1 << 20,
+        max_agents_per_scope: int | None = None,
     ) -> None:
         self.journal = journal
+        self.quota = AgentQuota(journal, max_agents_per_scope)
         self.backend_defaults = backend_defaults or {}
         """By backend: the JSON object an agent's own configuration is laid over."""
         self.behavior_defaults = behavior_defaults or {}

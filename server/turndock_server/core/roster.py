@@ -155,6 +155,10 @@ class Roster:
         """How many agents live here."""
         return len(self._agents)
 
+    def size_of(self, tenant: str | None) -> int:
+        """How many agents of a scope live here."""
+        return sum(key.tenant == tenant for key, _ in self._agents.claims())
+
     def get(self, key: AgentKey) -> Agent | None:
         """The agent if it is live here."""
         return self._agents.get(key)

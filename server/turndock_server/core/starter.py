@@ -59,7 +59,8 @@ class Starter:
             if before is not None:
                 record = before.session.agent
                 return Started(before, record.start_restored, record.start_restored_backend)
-            return await self._start(tenant, request, await self._session(tenant, request))
+            async with self._host.quota.place(tenant, name):
+                return await self._start(tenant, request, await self._session(tenant, request))
 
     async def _earlier_try(self, tenant: str | None, request: StartAgentRequest) -> Located | None:
         """What an earlier try of this request made. Raises when the id or the name is taken by something else."""

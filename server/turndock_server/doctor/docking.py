@@ -17,7 +17,7 @@ from turndock_server.backends.command import CommandConfig
 from turndock_server.backends.llama_engine import NotInstalledError, default_model_path
 from turndock_server.backends.sessions import parse_config
 from turndock_server.behaviors import registry as behavior_registry
-from turndock_server.config import Settings
+from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
 from turndock_server.doctor.findings import Finding, Level
 from turndock_server.processes import find_program
@@ -148,17 +148,24 @@ async def _all(settings: Settings, names: list[str]) -> list[list[Finding]]:
 
 async def look(settings: Settings, name: str) -> list[Finding]:
     """What there is to say of a plug-in that runs by itself."""
-    return list(judged(settings, name, await _ask(settings.plugins[name].endpoint)))
+    return list(judged(settings, name, await _ask(name, settings.plugins[name])))
 
 
 Answer = tuple[DescribeResponse, ProbeResponse] | TurndockError
 
 
-async def _ask(endpoint: str) -> Answer:
+async def _ask(name: str, settings: PluginSettings) -> Answer:
     from turndock.remote import RemotePlugin
     from turndock.wire import PLUGIN_KEEPALIVE_MS, connect
+    from turndock_server.plugins.static import plugin_credentials
 
-    async with connect(endpoint, keepalive_ms=PLUGIN_KEEPALIVE_MS) as channel:
+    try:
+        credentials = plugin_credentials(name, settings)
+    except TurndockError as error:
+        return error
+    async with connect(
+        settings.endpoint, credentials=credentials, keepalive_ms=PLUGIN_KEEPALIVE_MS
+    ) as channel:
         plugin = RemotePlugin(channel, timeout=PROBE_TIMEOUT_S)
         try:
             description = await plugin.describe(DescribeRequest(host_version=__version__))

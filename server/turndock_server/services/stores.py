@@ -39,6 +39,8 @@ from turndock.store.v1 import (
     LoadStateResponse,
     PersistStateRequest,
     PersistStateResponse,
+    RenewClaimsRequest,
+    RenewClaimsResponse,
     SetInterruptedRequest,
     SetInterruptedResponse,
     WatchEventsRequest,
@@ -85,6 +87,12 @@ class SessionStoreService:
         _check_scope(request)
         return await self._journal.list_sessions(request)
 
+    async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
+        """Prolong leases; each claim names its own scope."""
+        for claim in request.claims:
+            _check_scope(claim)
+        return await self._journal.renew_claims(request)
+
     async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
         """Put a run into a mailbox, and have its agent look."""
         _check_scope(request)
@@ -127,14 +135,19 @@ class ArtifactStoreService:
 
     async def put(self, requests: AsyncIterator[ArtifactStorePutRequest]) -> ArtifactStorePutResponse:
         """Store bytes."""
+        first = await anext(requests, None)
+        if first is None:
+            return await self._store.put(requests)
+        _check_scope(first.header)  # before the store is asked for anything
 
-        async def checked() -> AsyncIterator[ArtifactStorePutRequest]:
+        async def all_of_them() -> AsyncIterator[ArtifactStorePutRequest]:
+            yield first
             async for request in requests:
                 if request.HasField("header"):
                     _check_scope(request.header)
                 yield request
 
-        return await self._store.put(checked())
+        return await self._store.put(all_of_them())
 
     async def get(self, request: ArtifactStoreGetRequest) -> AsyncIterator[ArtifactStoreGetResponse]:
         """Read bytes."""

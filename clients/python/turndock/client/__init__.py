@@ -16,3 +16,4 @@ from turndock.client.streams import OnLost as OnLost
 from turndock.client.streams import OnResumed as OnResumed
 from turndock.client.watch import FrameWatch as FrameWatch
 from turndock.client.watch import Watch as Watch
+from turndock.wire import Tls as Tls

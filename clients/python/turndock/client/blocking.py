@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -27,13 +28,16 @@ from turndock.client.prompt import PromptStream
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import Watch
 from turndock.types.v1 import AgentLimits, Cursor, Event, EventType, Response, Run, RunStatus, Session
+from turndock.wire import Tls
 
 
 class ClientOptions(TypedDict, total=False):
     """Arguments of `Client`."""
 
     token: str
+    token_file: Path | str | None
     scope: str | None
+    tls: Tls | None
     credentials: grpc.ChannelCredentials | None
     insecure: bool
     retry: Retry | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -18,7 +19,7 @@ from turndock.agent.v1 import (
     StartAgentRequest,
 )
 from turndock.client.agent import AgentHandle, watch_request
-from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls, Retry, rows_of
+from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls, Retry, read_token, rows_of
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
@@ -29,6 +30,7 @@ from turndock.remote import (
     RemoteSessionStore,
 )
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
+from turndock.wire import Tls
 
 
 class Client:
@@ -42,10 +44,12 @@ class Client:
     raise `TurndockError`.
 
     Args:
-        endpoint: `grpc://host:port`, `host:port` or `unix:/path`.
+        endpoint: `grpcs://host:port` (TLS), `grpc://host:port`, `host:port` or `unix:/path`.
         token: Sent as `authorization: Bearer …`.
+        token_file: A file that holds the token, read once; instead of `token`.
         scope: The tenant to act for, where the credentials may act for others.
-        credentials: TLS, such as `grpc.ssl_channel_credentials()`; unset = not encrypted.
+        tls: Whom to trust, and which certificate to show, as files. Encrypts, whatever the endpoint's scheme.
+        credentials: The same as gRPC has it, such as `grpc.ssl_channel_credentials()`; instead of `tls`.
         insecure: Allow a token to travel unencrypted to another machine.
         retry: How often and after which pauses a call is made again.
         timeout: Seconds for a call that waits for no turn, all its tries together.
@@ -57,7 +61,9 @@ class Client:
         endpoint: str = DEFAULT_ENDPOINT,
         *,
         token: str = "",
+        token_file: Path | str | None = None,
         scope: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         insecure: bool = False,
         retry: Retry | None = None,
@@ -67,9 +73,9 @@ class Client:
         self._start_timeout = start_timeout
         self._host = HostCalls(
             endpoint,
-            token=token,
+            token=token if token_file is None else read_token(Path(token_file)),
             scope=scope,
-            credentials=credentials,
+            credentials=credentials if tls is None else tls.credentials(),
             insecure=insecure,
             retry=retry or Retry(),
             timeout=timeout,

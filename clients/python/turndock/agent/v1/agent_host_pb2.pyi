@@ -1673,7 +1673,7 @@ class GetServerInfoResponse(_message.Message):
     host_id: _builtins.str
     """Random name of this server process."""
     live_agents: _builtins.int
-    """Agents in memory."""
+    """Agents in memory; for credentials of one scope, those of that scope."""
     @_builtins.property
     def limits(self) -> _types_pb2.Limits:
         """The sizes it accepts."""

@@ -13,7 +13,9 @@ class AgentHostStub:
 
     Rules for every RPC:
     - The scope comes from the caller's credentials; there is no scope field. A credential that may act for others names
-      the tenant in the metadata `turndock-scope`. An agent, session or run of another scope answers NOT_FOUND, exactly
+      the tenant in the metadata `turndock-scope`. Without valid credentials, where they are asked for: UNAUTHENTICATED;
+      without the role a call needs: PERMISSION_DENIED with `needed_role`; where the caller's scope takes up too much
+      already: RESOURCE_EXHAUSTED / SCOPE_LIMIT_EXCEEDED with `limit`, `max` and `current`. An agent, session or run of another scope answers NOT_FOUND, exactly
       like an unknown one.
     - An agent is addressed by its name, or by its session's id where the request has both; exactly one must be set.
     - Mutating calls carry `request_id`: the same id with the same request returns the stored answer, with another one
@@ -26,7 +28,8 @@ class AgentHostStub:
 
     Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
     untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
-    its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
+    its plug-in does not answer (yet), and no agent exists; RESOURCE_EXHAUSTED / MAX_SESSIONS_EXCEEDED when the scope has
+    as many agents as it may; INVALID_ARGUMENT naming the field.
     """
     GetAgent: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]
     """GetAgent reads an agent's status. Does not wake it. NOT_FOUND when no agent has the name and has not stopped."""
@@ -124,7 +127,9 @@ class AgentHostServicer:
 
     Rules for every RPC:
     - The scope comes from the caller's credentials; there is no scope field. A credential that may act for others names
-      the tenant in the metadata `turndock-scope`. An agent, session or run of another scope answers NOT_FOUND, exactly
+      the tenant in the metadata `turndock-scope`. Without valid credentials, where they are asked for: UNAUTHENTICATED;
+      without the role a call needs: PERMISSION_DENIED with `needed_role`; where the caller's scope takes up too much
+      already: RESOURCE_EXHAUSTED / SCOPE_LIMIT_EXCEEDED with `limit`, `max` and `current`. An agent, session or run of another scope answers NOT_FOUND, exactly
       like an unknown one.
     - An agent is addressed by its name, or by its session's id where the request has both; exactly one must be set.
     - Mutating calls carry `request_id`: the same id with the same request returns the stored answer, with another one
@@ -138,7 +143,8 @@ class AgentHostServicer:
 
         Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
         untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
-        its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
+        its plug-in does not answer (yet), and no agent exists; RESOURCE_EXHAUSTED / MAX_SESSIONS_EXCEEDED when the scope has
+        as many agents as it may; INVALID_ARGUMENT naming the field.
         """
     def GetAgent(
         self, request: turndock.agent.v1.agent_host_pb2.GetAgentRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]
