@@ -19,8 +19,9 @@ from grpc_reflection.v1alpha import reflection
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
-from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
-from turndock.store.v1 import DeleteSessionRequest
+from turndock.plugin.v1 import ContractKind
+from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, Query, SessionStore
+from turndock.store.v1 import DeleteSessionRequest, ModelPrice
 from turndock.types.v1 import Limits
 from turndock_server import __version__
 from turndock_server.backends import registry as backends
@@ -44,7 +45,7 @@ from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
 from turndock_server.services.callers import CallerInterceptor
 from turndock_server.services.stopping import StoppingInterceptor
-from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
+from turndock_server.services.stores import ArtifactStoreService, QueryService, SessionStoreService
 from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
 from turndock_server.stores.checks import partition
 
@@ -75,6 +76,7 @@ class App:
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
         self._stopping = False
+        self._services = list(_SERVICES)
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
         self.endpoint: wire.Endpoint | None = None
@@ -157,10 +159,14 @@ class App:
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
+        query = self._open_query(store, artifacts)
+        if query is not None:
+            QueryService(query, self._prices()).add_to(server)
+            self._services.append("turndock.store.v1.Query")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
-                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+                (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
             )
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         await server.start()
@@ -224,6 +230,22 @@ class App:
         )
         self._cleanup.push_async_callback(store.close)
         return store
+
+    def _open_query(self, store: SessionStore, artifacts: ArtifactStore) -> Query | None:
+        """What searches the session store; None for a plug-in that cannot be searched."""
+        plugin = self._settings.store.plugin
+        if plugin is not None:
+            dock = self._plugins[plugin]
+            return dock.query() if dock.offers(ContractKind.CONTRACT_KIND_QUERY) else None
+        from turndock_server.stores.sql import SqlQuery, SqlSessionStore
+
+        return SqlQuery(store, artifacts) if isinstance(store, SqlSessionStore) else None
+
+    def _prices(self) -> list[ModelPrice]:
+        from turndock_server.stores.price_file import read_prices
+
+        path = self._settings.pricing.path
+        return read_prices(path) if path is not None else []
 
     def _serial_mailbox(self, store: SessionStore) -> Mailbox:
         from turndock_server.stores.serial_mailbox import SerialMailbox
@@ -289,7 +311,7 @@ class App:
     # --- What it says about itself -------------------------------------------------------------------------------
 
     async def _say(self, state: int) -> None:
-        for service in ("", *_SERVICES):
+        for service in ("", *self._services):
             await self._health.set(service, state)
 
     async def _info(self) -> GetServerInfoResponse:

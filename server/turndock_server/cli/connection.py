@@ -16,7 +16,7 @@ from turndock_server.cli.output import fail, safe
 if TYPE_CHECKING:
     from turndock.client import AgentHandle, Client
     from turndock.errors import TurndockError
-    from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+    from turndock.remote import RemoteArtifactStore, RemoteQuery, RemoteSessionStore
     from turndock.types.v1 import Scope
 
 TOKEN_VARIABLE = "TURNDOCK_TOKEN"
@@ -46,6 +46,11 @@ class Connection:
     def artifacts(self) -> "RemoteArtifactStore":
         """The server's artifact store."""
         return self.client.artifact_store()
+
+    @functools.cached_property
+    def query(self) -> "RemoteQuery":
+        """The server's query."""
+        return self.client.query()
 
 
 def connected(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:

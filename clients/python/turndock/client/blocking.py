@@ -19,6 +19,7 @@ from turndock.agent.v1 import (
     TellResponse,
 )
 from turndock.client.agent import AgentHandle, Busy
+from turndock.client.blocking_query import SyncQuery
 from turndock.client.client import Client
 from turndock.client.host import DEFAULT_ENDPOINT, Retry
 from turndock.client.loop_thread import LoopThread
@@ -125,6 +126,10 @@ class SyncClient:
         return self._loop.run(
             self._client.fork_session(session_id, at_sequence=at_sequence, request_id=request_id)
         )
+
+    def query(self) -> SyncQuery:
+        """See `Client.query`."""
+        return SyncQuery(self._loop, self._client.query())
 
     def info(self) -> GetServerInfoResponse:
         """See `Client.info`."""

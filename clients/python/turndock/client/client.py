@@ -22,7 +22,7 @@ from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls,
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
-from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+from turndock.remote import RemoteArtifactStore, RemoteQuery, RemoteSessionStore
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
 
 
@@ -142,6 +142,10 @@ class Client:
         return RemoteArtifactStore(
             self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
+
+    def query(self) -> RemoteQuery:
+        """The server's own query, for requests within the scope of the credentials. Calls nobody."""
+        return RemoteQuery(self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE")
 
     async def info(self) -> GetServerInfoResponse:
         """What the server is and what is docked."""
