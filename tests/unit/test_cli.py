@@ -39,7 +39,8 @@ COMMANDS = [
     ("notify",),
     ("unhalt",),
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
-    *(("sessions", name) for name in ("list", "show", "delete")),
+    *(("sessions", name) for name in ("list", "search", "stats", "show", "delete")),
+    ("usage",),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
     ("info",),
 ]

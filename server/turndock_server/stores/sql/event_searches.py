@@ -20,6 +20,7 @@ from turndock.store.v1 import (
     SearchEventsRequest,
     SearchEventsResponse,
 )
+from turndock_server.core.wireformat import elements
 from turndock_server.stores import query_checks
 from turndock_server.stores.cursors import Place
 from turndock_server.stores.query_checks import Cursors
@@ -94,7 +95,7 @@ def search_events(
             is_descending=request.order == EventOrder.EVENT_ORDER_TIME_DESC,
         )
         page = read_page(connection, search, after, limit)
-    response = SearchEventsResponse.FromString(b"".join([encoding.element(row.body) for row in page.rows]))
+    response = SearchEventsResponse.FromString(elements([row.body for row in page.rows]))
     response.next_cursor = cursors.next(page.last)
     return response
 

@@ -34,11 +34,12 @@ from turndock.store.v1 import (
     SearchSessionsResponse,
 )
 from turndock.types.v1 import Artifact, EventBatch, Run
+from turndock_server.core.wireformat import elements
 from turndock_server.stores import checks, query_checks
 from turndock_server.stores.artifacts import rows_of_session
 from turndock_server.stores.spending import PriceList
 from turndock_server.stores.spool import Spool
-from turndock_server.stores.sql import encoding, event_index, event_searches, exporting, searches, usage
+from turndock_server.stores.sql import event_index, event_searches, exporting, searches, usage
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.store import SqlSessionStore
 
@@ -175,4 +176,4 @@ def _next(batches: Iterator[list[T]]) -> list[T]:
 
 def _batch(bodies: list[bytes]) -> EventBatch:
     """Events, parsed once."""
-    return EventBatch.FromString(b"".join(map(encoding.element, bodies)))
+    return EventBatch.FromString(elements(bodies))
