@@ -110,7 +110,7 @@ def count_events(
     place = _IN_INDEX if needs_index(wanted, EventOrder.EVENT_ORDER_UNSPECIFIED) else _IN_TABLE
     search = Search(
         table=place.table,
-        source=place.sessions if wanted.session_ids else place.table,
+        source=place.sessions,
         wanted=_wanted(place.table, partition, wanted),
         order=(),
     )
@@ -157,10 +157,12 @@ def _by_number(
 
 
 def _wanted(table: Table, partition: Partition, wanted: EventFilter) -> list[ColumnElement[bool]]:
-    filters = [table.c.scope == partition.key, *_filters(table, wanted)]
+    """Events of sessions that are in the partition now: those of a deleted one may still have to be cleared away."""
+    filters = [sessions.c.scope == partition.key, *_filters(table, wanted)]
     if wanted.session_ids:
-        ids = sorted(set(wanted.session_ids))
-        filters += [sessions.c.scope == partition.key, sessions.c.id.in_(ids)]
+        filters.append(sessions.c.id.in_(sorted(set(wanted.session_ids))))
+    elif not wanted.correlation_id:
+        filters.append(table.c.scope == partition.key)  # where no index leads to fewer than the scope's
     return filters
 
 

@@ -222,7 +222,6 @@ Index("event_index_by_time", event_index.c.scope, event_index.c.time, event_inde
 is_correlated = event_index.c.correlation != literal_column("0", BigInteger)
 Index(
     "event_index_by_correlation",
-    event_index.c.scope,
     event_index.c.correlation,
     sqlite_where=is_correlated,
     postgresql_where=is_correlated,

@@ -104,11 +104,19 @@ def search_runs(
     )
 
 
+def of_partition(partition: Partition, session_id: str = "") -> list[ColumnElement[bool]]:
+    """What is true of a partition's runs, or of one session's in it.
+
+    The session decides: runs of a deleted one may still have to be cleared away.
+    """
+    is_there = sessions.c.scope == partition.key
+    if session_id:
+        return [is_there, sessions.c.id == session_id]
+    return [is_there, runs.c.scope == partition.key]
+
+
 def _wanted_runs(partition: Partition, request: SearchRunsRequest) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = [runs.c.scope == partition.key]
-    if request.session_id:
-        wanted.append(sessions.c.scope == partition.key)
-        wanted.append(sessions.c.id == request.session_id)
+    wanted = of_partition(partition, request.session_id)
     if request.provider:
         wanted.append(runs.c.provider == request.provider)
     if request.statuses:

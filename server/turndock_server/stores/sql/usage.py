@@ -31,6 +31,7 @@ from turndock_server.stores import query_checks, spending
 from turndock_server.stores.spending import Account, PriceList, Spent
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import events, runs, sessions
+from turndock_server.stores.sql.searches import RUNS_AND_SESSIONS, of_partition
 
 _SUMS: Final = (
     *(func.sum(runs.c[name]).label(name) for name in spending.COUNTS),
@@ -109,6 +110,7 @@ def usage_summary(
         return spending.usage_summary(())
     rows = connection.execute(
         select(runs.c.provider, func.count().label("run_count"), *_SUMS)
+        .select_from(RUNS_AND_SESSIONS)
         .where(*_wanted(partition, request))
         .group_by(runs.c.provider)
     )
@@ -123,10 +125,7 @@ def cost_summary(
         return spending.cost_summary((), prices)
     wanted = _wanted(partition, request)
     if request.agent_id:
-        of_agent = select(sessions.c.key).where(
-            sessions.c.scope == partition.key, sessions.c.agent_id == request.agent_id
-        )
-        wanted.append(runs.c.session.in_(of_agent))
+        wanted.append(sessions.c.agent_id == request.agent_id)
     turns = prices.turns
     since = case(*((runs.c.started_at >= turn, turn) for turn in reversed(turns)), else_=0) if turns else None
     period = literal_column("0", BigInteger) if since is None else since
@@ -140,6 +139,7 @@ def cost_summary(
             func.sum(case((_IS_PRICELESS, 1), else_=0)).label("priceless"),
             *_SUMS,
         )
+        .select_from(RUNS_AND_SESSIONS)
         .where(*wanted)
         .group_by(runs.c.provider, runs.c.model, _KIND, "period")
     )
@@ -163,12 +163,7 @@ def cost_summary(
 def _wanted(
     partition: Partition, request: GetUsageSummaryRequest | GetCostSummaryRequest
 ) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = [runs.c.scope == partition.key]
-    if request.session_id:
-        session = select(sessions.c.key).where(
-            sessions.c.scope == partition.key, sessions.c.id == request.session_id
-        )
-        wanted.append(runs.c.session == session.scalar_subquery())
+    wanted = of_partition(partition, request.session_id)
     if request.provider:
         wanted.append(runs.c.provider == request.provider)
     between = query_checks.started_between(request)

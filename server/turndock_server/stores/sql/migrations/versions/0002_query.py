@@ -111,7 +111,7 @@ def _index_events() -> None:
     op.create_index(
         "event_index_by_correlation",
         "event_index",
-        ["scope", "correlation"],
+        ["correlation"],
         sqlite_where=is_correlated,
         postgresql_where=is_correlated,
     )
