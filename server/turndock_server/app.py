@@ -237,6 +237,10 @@ class App:
         if plugin is not None:
             dock = self._plugins[plugin]
             return dock.query() if dock.offers(ContractKind.CONTRACT_KIND_QUERY) else None
+        if self._settings.store.kind == "memory":
+            from turndock_server.stores.memory import MemorySessionStore
+
+            return store.query(artifacts) if isinstance(store, MemorySessionStore) else None
         from turndock_server.stores.sql import SqlQuery, SqlSessionStore
 
         return SqlQuery(store, artifacts) if isinstance(store, SqlSessionStore) else None

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from support.queries import QUERIES, Stored
-from turndock.conformance.query import SUITE, Fixture
+from support.query_mutants import MUTANTS, Mutant
+from turndock.conformance import Outcome
+from turndock.conformance.query import ARTIFACTS, SUITE, Fixture
+from turndock_server.stores.memory import MemorySessionStore
+from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 
 SKIPS: Mapping[str, str] = {}
 """Cases that are left out, and why. None is."""
@@ -29,3 +33,27 @@ async def test_a_query_keeps_its_contract(case: str, stored: Stored) -> None:
         only=[case],
     )
     assert report.is_conformant, str(report)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.query.__name__}-{mutant.fails}")
+async def test_a_broken_query_fails_by_the_case_that_says_so(mutant: Mutant) -> None:
+    store, artifacts = MemorySessionStore(), MemoryArtifactStore()
+    query = mutant.query(store._database, artifacts)
+    report = await SUITE.run(
+        lambda: Fixture(query, store, artifacts), abilities=SUITE.abilities, only=[mutant.fails]
+    )
+    assert [failure.name for failure in report.failures] == [mutant.fails], str(report)
+
+
+async def test_a_query_without_artifacts_passes_all_that_needs_none() -> None:
+    store = MemorySessionStore()
+    report = await SUITE.run(lambda: Fixture(store.query(), store), abilities=())
+    assert report.is_conformant, str(report)
+    assert report.count(Outcome.NOT_OFFERED) == sum(1 for case in SUITE if ARTIFACTS in case.needs)
+
+
+def test_the_cases_cover_the_requirements() -> None:
+    covered = {requirement for case in SUITE for requirement in case.requirements}
+    assert {"Q-01", "Q-02", "Q-03", "Q-06", "Q-07", "Q-08", "Q-10", "P-13", "E-06"} <= covered
+    assert {"PF-B17", "PF-B23", "PF-B25", "PF-B29", "PF-B33", "PF-E07", "PF-E23", "PF-E33"} <= covered
+    assert len(SUITE) >= 60

@@ -12,6 +12,7 @@ from turndock.ports import ArtifactStore, Query, SessionStore
 from turndock.remote import RemoteQuery
 from turndock.serving import add_query
 from turndock.wire import bind, connect, new_server
+from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlQuery, SqlSessionStore
 
@@ -68,9 +69,19 @@ def remote(opener: Opener) -> Opener:
     return open_remote
 
 
+@asynccontextmanager
+async def memory(folder: Path) -> AsyncGenerator[Stored]:
+    """The Query of the store in memory."""
+    store, artifacts = MemorySessionStore(), MemoryArtifactStore()
+    yield Stored(store.query(artifacts), store, artifacts)
+    await store.close()
+
+
 QUERIES: dict[str, Opener] = {
     "sql": over(sql),
     "sql-async": over(sql_async),
+    "memory": memory,
     "sql-grpc": remote(over(sql)),
+    "memory-grpc": remote(memory),
 }
 """Every implementation there is, by name."""

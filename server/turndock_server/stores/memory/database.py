@@ -78,6 +78,10 @@ class Record:
         """Highest number ever assigned."""
         return len(self.log)
 
+    def stored_events(self) -> list[StoredEvent]:
+        """The events that are in the log now, in the order of their numbers."""
+        return list(self.log)
+
     @property
     def is_halted(self) -> bool:
         """Whether the mailbox is frozen."""
