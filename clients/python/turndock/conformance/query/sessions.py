@@ -103,8 +103,8 @@ async def statuses_nobody_knows_are_refused(fixture: Fixture) -> None:
         for search in (fixture.sessions, fixture.runs):
             call = search(statuses=[ACTIVE, status])
             await refused(call, "VALIDATION_ERROR", f"Status {status} is refused.", field="statuses")
-    for search in (fixture.sessions, fixture.runs, fixture.events):
-        await refused(search(order=77), "VALIDATION_ERROR", "Order 77 is refused.", field="order")
+    for ask in (fixture.sessions, fixture.runs, fixture.events):
+        await refused(ask(order=77), "VALIDATION_ERROR", "Order 77 is refused.", field="order")
 
 
 @SUITE.case("Q-06")
