@@ -171,7 +171,8 @@ async def test_PF_E33_untouched_rows_are_seen_once_while_others_change(stored: S
 
 
 async def test_PF_B23_PF_B33_an_export_of_a_turn_is_the_log_byte_for_byte(local_host: Harness) -> None:
-    newer = Event(type=101)  # a number no release has
+    newer = Event()
+    newer.MergeFromString(b"\x10\x65")  # type 101, which no release has
     newer.MergeFromString(b"\xa2\x0d\x04\x0a\x02hi\xc2\x3e\x03abc")  # a payload and a field no release has
     await local_host.start(
         [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from support import commands
 from support.commands import Server
@@ -90,8 +90,12 @@ async def test_the_blocking_client_asks_the_same(server: Server) -> None:
 
 async def test_health_knows_the_query(server: Server) -> None:
     async with wire.connect(wire.parse_endpoint(server.address)) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        answer = await health.Check(health_pb2.HealthCheckRequest(service="turndock.store.v1.Query"))
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        answer = await check(health_pb2.HealthCheckRequest(service="turndock.store.v1.Query"))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -20,13 +21,14 @@ from turndock.store.v1 import (
     EventOrder,
     GetCostSummaryRequest,
     GetUsageSummaryRequest,
+    RunOrder,
     SaveRunRequest,
     SaveSessionRequest,
     SearchEventsRequest,
     SearchRunsRequest,
     SearchSessionsRequest,
 )
-from turndock.types.v1 import Event, EventType, Run, RunStatus, Session, SessionStatus, Usage
+from turndock.types.v1 import Event, EventType, Run, RunStatus, Scope, Session, SessionStatus, Usage
 from turndock_server.stores.spool import MEMORY_BYTES, Spool
 from turndock_server.stores.sql import SqlQuery, SqlSessionStore, event_index, migrations, schema
 
@@ -40,7 +42,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[SqlSessionStore]:
     await opened.close()
 
 
-def an_event(session_id: str, number: int = 1, **fields: str) -> Event:
+def an_event(session_id: str, number: int = 1, **fields: Any) -> Event:
     return Event(
         id=events.new_id(), session_id=session_id, type=EventType.EVENT_TYPE_CUSTOM, time_us=number, **fields
     )
@@ -144,7 +146,7 @@ async def test_a_migration_fills_what_rows_said_already(tmp_path: Path) -> None:
     database.close()
     store = await SqlSessionStore.open(path)
     query = SqlQuery(store)
-    scope = {"tenant": "red"}
+    scope = Scope(tenant="red")
     found = await query.search_sessions(SearchSessionsRequest(scope=scope, tags=["x", "y"], provider="p"))
     assert [each.id for each in found.sessions] == ["s"]
     runs = await query.search_runs(SearchRunsRequest(scope=scope, started_after_us=5, min_tokens=3))
@@ -180,7 +182,7 @@ SEARCHES: dict[str, tuple[Callable[[SqlQuery], object], str]] = {
     ),
     "runs by start": (lambda query: query.search_runs(SearchRunsRequest()), "runs_by_start (scope=?)"),
     "runs by tokens": (
-        lambda query: query.search_runs(SearchRunsRequest(order=3)),
+        lambda query: query.search_runs(SearchRunsRequest(order=RunOrder.RUN_ORDER_TOKEN_USAGE_DESC)),
         "runs_by_tokens (scope=?)",
     ),
     "runs of a session": (

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from turndock.events import RUN_TERMINAL
 from turndock.types.v1 import Event, EventType
@@ -217,7 +217,11 @@ def _with_every_outcome(turns: Sequence[_Turn]) -> list[_Turn]:
     return result
 
 
-def _object(text: str) -> Any:
+def _object(text: str) -> Message:
     """The value of a tool's arguments, which must be an object; what is none is put into one."""
     value: Any = json.loads(text)
-    return value if isinstance(value, dict) else {"value": value}
+    return value if _is_object(value) else {"value": value}
+
+
+def _is_object(value: Any) -> TypeGuard[Message]:
+    return isinstance(value, dict)

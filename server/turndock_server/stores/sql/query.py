@@ -171,7 +171,7 @@ class SqlQuery:
 
 def _next(batches: Iterator[list[T]]) -> list[T]:
     """The next batch; empty at the end."""
-    return next(batches, [])
+    return next(batches, list[T]())
 
 
 def _batch(bodies: list[bytes]) -> EventBatch:

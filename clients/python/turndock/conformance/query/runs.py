@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from turndock.conformance.claims import equal, refused
 from turndock.conformance.query.suite import NOW_US, SECOND_US, SUITE, Fixture, tokens
@@ -58,7 +59,7 @@ async def runs_are_found_by_what_they_are(fixture: Fixture) -> None:
     await fixture.run("r3", "b", provider="claude", after=3, status=failed)
     await fixture.run("r4", "b", provider="claude", status=RunStatus.RUN_STATUS_PENDING)
     second = NOW_US + 2 * SECOND_US
-    for filters, expected in (
+    searches: list[tuple[dict[str, Any], list[str]]] = [
         ({"session_id": "a"}, ["r1", "r2"]),
         ({"session_id": "unknown"}, []),
         ({"provider": "claude"}, ["r1", "r3", "r4"]),
@@ -74,7 +75,8 @@ async def runs_are_found_by_what_they_are(fixture: Fixture) -> None:
         ({"min_tokens": 0}, ["r1", "r2", "r3", "r4"]),
         ({"provider": "claude", "statuses": [failed]}, ["r3"]),
         ({}, ["r1", "r2", "r3", "r4"]),
-    ):
+    ]
+    for filters, expected in searches:
         found = await fixture.runs(**filters)
         equal(sorted(run.id for run in found.runs), expected, f"Filters {filters}.")
         equal(found.total_count, len(expected), f"The total of filters {filters}.")

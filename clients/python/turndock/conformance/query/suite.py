@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -143,7 +143,7 @@ class Fixture:
         if store is None:
             raise ContractBroken("The fixture has no artifact store.")
 
-        async def upload() -> Any:
+        async def upload() -> AsyncIterator[ArtifactStorePutRequest]:
             yield ArtifactStorePutRequest(
                 header=ArtifactHeader(scope=self.scope, key=key, session_id=session_id)
             )
