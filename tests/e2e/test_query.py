@@ -11,9 +11,10 @@ from grpc_health.v1 import health_pb2
 
 from support import commands
 from support.commands import Server
+from support.servers import a_server, beside
 from turndock import exports, wire
 from turndock.client import Client, SyncClient
-from turndock.errors import TurndockError
+from turndock.errors import TurndockError, is_not_offered
 from turndock.store.v1 import (
     ExportSessionRequest,
     GetCostSummaryRequest,
@@ -25,6 +26,7 @@ from turndock.store.v1 import (
     SearchSessionsRequest,
 )
 from turndock.types.v1 import Event, Scope
+from turndock_server.stores.memory import MemorySessionStore
 
 PRICES = """
 [[prices]]
@@ -121,6 +123,30 @@ async def test_the_command_line_searches_and_adds_up(server: Server, tmp_path: P
     (tmp_path / "others.toml").write_text(PRICES.replace('"echo"', '"other"'))
     table = await ok("usage", "--cost", "--prices", "others.toml")
     assert "1 runs have tokens, but neither a cost nor a price" in table
+
+
+@pytest.mark.parametrize("is_searchable", [True, False])
+async def test_a_store_that_is_a_plug_in_is_searched_by_its_own_query(
+    is_searchable: bool, tmp_path: Path
+) -> None:
+    store = MemorySessionStore()
+    endpoint = f"unix:{tmp_path / 'store'}"
+    config = f'[store]\nkind = "plugin:store"\n[plugins.store]\nendpoint = "{endpoint}"'
+    query = store.query() if is_searchable else None
+    async with (
+        beside(endpoint, session_store=store, query=query),
+        a_server(tmp_path, config) as server,
+        Client(server.endpoint) as client,
+    ):
+        await (await client.start_agent("ann", backend="echo")).ask("hello")
+        search = client.query().search_sessions(SearchSessionsRequest(provider="echo"))
+        if is_searchable:
+            assert [session.agent_id for session in (await search).sessions] == ["ann"]
+        else:
+            with pytest.raises(TurndockError) as absent:
+                await search
+            assert is_not_offered(absent.value)
+    await store.close()
 
 
 @pytest.mark.parametrize(

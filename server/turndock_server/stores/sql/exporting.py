@@ -68,7 +68,7 @@ def begin(
     statement = select(both.c.part, both.c.body, both.c.number, both.c.name).order_by(*order)
     session: Session | None = None
     run_count = 0
-    with connection.execution_options(yield_per=_AT_ONCE).execute(statement) as rows:
+    with connection.execute(statement, execution_options={"yield_per": _AT_ONCE}) as rows:
         for part, body, number, name in rows:
             if part == 0:
                 session = visible_session(body, partition.tenant, name, number)
