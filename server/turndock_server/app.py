@@ -28,9 +28,10 @@ from turndock.ports import (
     EventWatcher,
     Mailbox,
     Maintenance,
+    Query,
     SessionStore,
 )
-from turndock.store.v1 import DeleteSessionRequest, MailboxLimits
+from turndock.store.v1 import DeleteSessionRequest, MailboxLimits, ModelPrice
 from turndock.types.v1 import Limits
 from turndock_server import __version__
 from turndock_server.access import authenticator_of
@@ -69,6 +70,7 @@ from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import (
     AgentPersistenceService,
     ArtifactStoreService,
+    QueryService,
     SessionStoreService,
 )
 from turndock_server.stores.artifacts import forgetting
@@ -214,6 +216,10 @@ class App:
         if maintenance is not None:
             MaintenanceService(maintenance).add_to(server)
             self._services.append("turndock.store.v1.Maintenance")
+        query = self._open_query(store, artifacts)
+        if query is not None:
+            QueryService(query, self._prices()).add_to(server)
+            self._services.append("turndock.store.v1.Query")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
@@ -307,6 +313,26 @@ class App:
             archives=Archives(artifacts, self._plugins),
             on_deleted=journal.was_deleted,
         )
+
+    def _open_query(self, store: SessionStore, artifacts: ArtifactStore) -> Query | None:
+        """What searches the session store; None for a plug-in that cannot be searched."""
+        plugin = self._settings.store.plugin
+        if plugin is not None:
+            dock = self._plugins[plugin]
+            return dock.query() if dock.serves(ContractKind.CONTRACT_KIND_QUERY) else None
+        if self._settings.store.kind == "memory":
+            from turndock_server.stores.memory import MemorySessionStore
+
+            return store.query(artifacts) if isinstance(store, MemorySessionStore) else None
+        from turndock_server.stores.sql import SqlQuery, SqlSessionStore
+
+        return SqlQuery(store, artifacts) if isinstance(store, SqlSessionStore) else None
+
+    def _prices(self) -> list[ModelPrice]:
+        from turndock_server.stores.price_file import read_prices
+
+        path = self._settings.pricing.path
+        return read_prices(path) if path is not None else []
 
     def _serial_mailbox(self, store: SessionStore) -> Mailbox:
         from turndock_server.stores.serial_mailbox import SerialMailbox

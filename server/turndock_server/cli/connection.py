@@ -26,7 +26,7 @@ from turndock_server.cli.output import fail, safe
 if TYPE_CHECKING:
     from turndock.client import AgentHandle, Client, Tls
     from turndock.errors import TurndockError
-    from turndock.remote import RemoteArtifactStore, RemoteMaintenance, RemoteSessionStore
+    from turndock.remote import RemoteArtifactStore, RemoteMaintenance, RemoteQuery, RemoteSessionStore
     from turndock.types.v1 import Scope
 
 TOKEN_VARIABLE = "TURNDOCK_TOKEN"
@@ -90,6 +90,11 @@ class Connection:
     def maintenance(self) -> "RemoteMaintenance":
         """The server's maintenance."""
         return self.client.maintenance()
+
+    @functools.cached_property
+    def query(self) -> "RemoteQuery":
+        """The server's query."""
+        return self.client.query()
 
 
 def connected(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:

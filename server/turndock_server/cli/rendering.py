@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from turndock import events
 from turndock.agent.v1 import AgentStatus, GetServerInfoResponse
 from turndock.plugin.v1 import ContractKind, ProbeResponse
+from turndock.store.v1 import GetCostSummaryResponse, GetSessionStatsResponse, GetUsageSummaryResponse
 from turndock.types.v1 import (
     AgentPhase,
     Artifact,
@@ -166,6 +167,53 @@ def session_facts(session: Session) -> dict[str, object]:
         "updated": moment(session.updated_at_us),
         "deleted": moment(session.deleted_at_us),
     }
+
+
+def stats_facts(stats: GetSessionStatsResponse) -> dict[str, object]:
+    """What there is to say about a session in figures."""
+    counts = (
+        f"{enum_name(RunStatus, each.status, 'RUN_STATUS_')} {each.run_count}" for each in stats.status_counts
+    )
+    return {
+        "events": stats.event_count,
+        "runs": stats.run_count,
+        "by status": ", ".join(counts),
+        "tokens": usage(stats.token_totals),
+        "total tokens": _known(stats.token_totals, "total_tokens"),
+        "providers": ", ".join(stats.providers_used),
+        "first event": moment(stats.first_event_at_us),
+        "last event": moment(stats.last_event_at_us),
+    }
+
+
+USAGE_COLUMNS = ("PROVIDER", "RUNS", "INPUT", "OUTPUT", "TOTAL", "CACHED INPUT", "REASONING")
+COST_COLUMNS = ("PROVIDER", "MODEL", "RUNS", "US DOLLARS")
+_ALL = "all"
+
+
+def usage_rows(summary: GetUsageSummaryResponse) -> Iterator[tuple[object, ...]]:
+    """Rows of `USAGE_COLUMNS`, all of them together last."""
+    for each in summary.by_provider:
+        yield (each.provider, each.run_count, *_counts(each.totals))
+    yield (_ALL, summary.run_count, *_counts(summary.totals))
+
+
+def cost_rows(summary: GetCostSummaryResponse) -> Iterator[tuple[object, ...]]:
+    """Rows of `COST_COLUMNS`, all of them together last."""
+    for each in summary.by_model:
+        yield each.provider, each.model, each.run_count, f"{each.cost_usd:.6f}"
+    yield _ALL, "", summary.run_count, f"{summary.total_cost_usd:.6f}"
+
+
+def _counts(counts: Usage) -> tuple[object, ...]:
+    names = ("input_tokens", "output_tokens", "total_tokens", "cached_input_tokens", "reasoning_tokens")
+    return tuple(_known(counts, name) for name in names)
+
+
+def _known(counts: Usage, name: str) -> object:
+    """A count; empty for one nobody reported."""
+    known = {field.name: count for field, count in counts.ListFields()}
+    return known.get(name, "")
 
 
 def artifact_row(artifact: Artifact) -> tuple[object, ...]:

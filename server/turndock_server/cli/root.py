@@ -12,6 +12,7 @@ from turndock_server.cli import (
     local,
     maintenance,
     prompts,
+    queries,
     runs,
     sessions,
     tokens,
@@ -64,7 +65,7 @@ app.add_typer(agents.app, name="agents", rich_help_panel=USE)
 for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
     app.command(rich_help_panel=USE)(command)
 app.add_typer(runs.app, name="runs", rich_help_panel=USE)
-for command in (watching.watch, info.info):
+for command in (watching.watch, queries.usage, info.info):
     app.command(rich_help_panel=LOOK)(command)
 transfer.add_to(sessions.app)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)

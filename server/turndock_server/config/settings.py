@@ -169,6 +169,14 @@ class PersistenceSettings(Section):
         return _plugin_of(self.kind)
 
 
+class PricingSettings(Section):
+    """What tokens cost, for `turndock usage --cost` and every GetCostSummary that brings no prices of its own."""
+
+    path: Path | None = None
+    """A TOML file of prices: docs/guides/usage-and-cost.md shows one. Read when the server starts. Without one, runs
+    whose provider reported no cost count as unmapped."""
+
+
 class LimitSettings(Section):
     """What bounds an agent that does not say otherwise when it is started, and what bounds every request."""
 
@@ -383,6 +391,7 @@ class Settings(BaseSettings):
     backends: dict[Name, BackendSettings] = {}
     behaviors: dict[Name, BehaviorSettings] = {}
     plugins: dict[Name, PluginSettings] = {}
+    pricing: PricingSettings = PricingSettings()
     redaction: RedactionSettings = RedactionSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     log: LogSettings = LogSettings()

@@ -6,15 +6,15 @@ fenced by the store.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc.aio
 
 from turndock.errors import TurndockError, not_found, not_offered
-from turndock.ports import AgentPersistence, ArtifactStore, EventWatcher, InterruptedFlag
+from turndock.ports import AgentPersistence, ArtifactStore, EventWatcher, InterruptedFlag, Query
 from turndock.serving import add_agent_persistence, add_artifact_store
-from turndock.serving.contracts import SESSION_STORE
+from turndock.serving.contracts import QUERY, SESSION_STORE
 from turndock.serving.handlers import add_port
 from turndock.store.v1 import (
     ArtifactStoreDeleteRequest,
@@ -33,10 +33,15 @@ from turndock.store.v1 import (
     EditRunResponse,
     EnqueueRunRequest,
     EnqueueRunResponse,
+    ExportSessionRequest,
+    ExportSessionResponse,
+    GetCostSummaryRequest,
+    GetCostSummaryResponse,
     ListSessionsRequest,
     ListSessionsResponse,
     LoadStateRequest,
     LoadStateResponse,
+    ModelPrice,
     PersistStateRequest,
     PersistStateResponse,
     RenewClaimsRequest,
@@ -201,6 +206,50 @@ class AgentPersistenceService:
         if not isinstance(self._persistence, InterruptedFlag):
             raise not_offered("AgentPersistence.SetInterrupted")
         return await self._persistence.set_interrupted(request)
+
+
+class QueryService:
+    """The query as remote callers get it: every call checks the scope first."""
+
+    def __init__(self, query: Query, prices: Sequence[ModelPrice]) -> None:
+        """`prices` are those of requests that bring none."""
+        self._query = query
+        self._prices = prices
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve every RPC."""
+        add_port(server, QUERY, self)
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        """The query's call of that name, for requests within the caller's scope."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        call: Callable[[Any], Awaitable[Any]] = getattr(self._query, name)
+
+        async def scoped(request: Any) -> Any:
+            _check_scope(request)
+            return await call(request)
+
+        return scoped
+
+    async def get_cost_summary(self, request: GetCostSummaryRequest) -> GetCostSummaryResponse:
+        """Add up costs, by the server's own prices unless the request brings some."""
+        _check_scope(request)
+        if self._prices and not request.pricing_table:
+            priced = GetCostSummaryRequest(pricing_table=self._prices)
+            priced.MergeFrom(request)
+            request = priced
+        return await self._query.get_cost_summary(request)
+
+    async def export_session(self, request: ExportSessionRequest) -> AsyncIterator[ExportSessionResponse]:
+        """Stream a session."""
+        _check_scope(request)
+        parts = self._query.export_session(request)
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            await close_stream(parts)
 
 
 def _check_scope(request: Any) -> None:

@@ -80,6 +80,24 @@ def forgetting(store: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitab
     return forget
 
 
+async def rows_of_session(
+    store: ArtifactStore, scope: Scope | None, session_id: str
+) -> AsyncIterator[Artifact]:
+    """A session's artifacts, in the order in which their keys were first put."""
+    cursor = ""
+    while True:
+        page = await store.list(
+            ArtifactStoreListRequest(
+                scope=scope, session_id=session_id, page=Page(limit=checks.MAX_ROWS, cursor=cursor)
+            )
+        )
+        for artifact in page.artifacts:
+            yield artifact
+        cursor = page.next_cursor
+        if not cursor:
+            return
+
+
 async def delete_all_of(store: ArtifactStore, scope: Scope | None, session_id: str) -> None:
     """Delete a session's artifacts by the contract's own calls: what can be done with a store of any kind."""
     cursor = ""

@@ -21,6 +21,7 @@ Place = tuple[int | str, ...]
 """The sort key of a row."""
 
 _CHECKSUM_BYTES: Final = 12
+_MAX_NUMBER: Final = (1 << 63) - 1
 
 
 class PageCodec:
@@ -42,8 +43,13 @@ class PageCodec:
         body = json.dumps(place, separators=(",", ":"), ensure_ascii=False).encode()
         return base64.urlsafe_b64encode(self._checksum(body) + body).decode().rstrip("=")
 
-    def decode(self, cursor: str, field: str = "page.cursor") -> Place | None:
-        """The place a cursor stands after; None for an empty cursor. Raises INVALID_CURSOR for any other string."""
+    def decode(
+        self, cursor: str, field: str = "page.cursor", *, kinds: tuple[type[int | str], ...] | None = None
+    ) -> Place | None:
+        """The place a cursor stands after; None for an empty cursor. Raises INVALID_CURSOR for any other string.
+
+        `kinds` are the types of a place's parts: who can make up a checksum still cannot make up a place.
+        """
         if not cursor:
             return None
         try:
@@ -53,10 +59,30 @@ class PageCodec:
         checksum, body = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
         if checksum != self._checksum(body):
             raise _invalid_cursor(field)
-        return tuple(json.loads(body))
+        try:
+            place: Place = tuple(json.loads(body))
+        except (ValueError, TypeError, RecursionError):
+            raise _invalid_cursor(field) from None
+        if kinds is not None and not _is_place(place, kinds):
+            raise _invalid_cursor(field)
+        return place
 
     def _checksum(self, body: bytes) -> bytes:
         return hashlib.blake2b(body, key=self._list, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def _is_place(place: Place, kinds: tuple[type[int | str], ...]) -> bool:
+    """Whether parts are of these types, and numbers such as a row can have."""
+    return tuple(map(type, place)) == kinds and all(
+        abs(part) <= _MAX_NUMBER if isinstance(part, int) else _is_text(part) for part in place
+    )
+
+
+def _is_text(part: str) -> bool:
+    try:
+        return b"\0" not in part.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _invalid_cursor(field: str) -> TurndockError:

@@ -7,6 +7,7 @@ from turndock.client.blocking import SyncClient as SyncClient
 from turndock.client.blocking import SyncPromptStream as SyncPromptStream
 from turndock.client.blocking import SyncWatch as SyncWatch
 from turndock.client.blocking_maintenance import SyncMaintenance as SyncMaintenance
+from turndock.client.blocking_query import SyncQuery as SyncQuery
 from turndock.client.client import Client as Client
 from turndock.client.host import DEFAULT_ENDPOINT as DEFAULT_ENDPOINT
 from turndock.client.host import Retry as Retry

@@ -21,6 +21,7 @@ from turndock.agent.v1 import (
 )
 from turndock.client.agent import AgentHandle, Busy
 from turndock.client.blocking_maintenance import SyncMaintenance
+from turndock.client.blocking_query import SyncQuery
 from turndock.client.client import Client
 from turndock.client.host import DEFAULT_ENDPOINT, Retry
 from turndock.client.loop_thread import LoopThread
@@ -134,6 +135,10 @@ class SyncClient:
     def maintenance(self, *, timeout: float = 3600.0) -> SyncMaintenance:
         """See `Client.maintenance`."""
         return SyncMaintenance(self._loop, self._client.maintenance(timeout=timeout))
+
+    def query(self) -> SyncQuery:
+        """See `Client.query`."""
+        return SyncQuery(self._loop, self._client.query())
 
     def info(self) -> GetServerInfoResponse:
         """See `Client.info`."""

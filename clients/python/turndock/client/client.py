@@ -27,6 +27,7 @@ from turndock.remote import (
     RemoteAgentPersistence,
     RemoteArtifactStore,
     RemoteMaintenance,
+    RemoteQuery,
     RemoteSessionStore,
 )
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
@@ -168,6 +169,10 @@ class Client:
         return RemoteMaintenance(
             self._host.channel, timeout=timeout, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
+
+    def query(self) -> RemoteQuery:
+        """The server's own query, for requests within the scope of the credentials. Calls nobody."""
+        return RemoteQuery(self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE")
 
     async def info(self) -> GetServerInfoResponse:
         """What the server is and what is docked."""

@@ -82,6 +82,10 @@ class Record:
         """Lowest number that is stored; 0 for none."""
         return next(iter(self.log), 0)
 
+    def stored_events(self) -> list[StoredEvent]:
+        """The events that are in the log now, in the order of their numbers."""
+        return list(self.log.values())
+
     @property
     def is_halted(self) -> bool:
         """Whether the mailbox is frozen."""

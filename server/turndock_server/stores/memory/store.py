@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from turndock import events
 from turndock.errors import TurndockError, not_found
+from turndock.ports import ArtifactStore
 from turndock.store.v1 import (
     AppendEventRequest,
     AppendEventResponse,
@@ -64,6 +65,7 @@ from turndock_server.stores.clock import Clock
 from turndock_server.stores.cursors import PageCodec, Place
 from turndock_server.stores.memory import mailbox, reading, writing
 from turndock_server.stores.memory.database import Answer, Database, Key, copy_of, mailbox_place
+from turndock_server.stores.memory.query import MemoryQuery
 from turndock_server.stores.memory.upkeep import MemoryUpkeep
 
 R = TypeVar("R", bound=Message)
@@ -340,6 +342,10 @@ class MemorySessionStore:
     def upkeep(self) -> MemoryUpkeep:
         """The store from the side of whoever keeps it small and sound."""
         return MemoryUpkeep(self._database)
+
+    def query(self, artifacts: ArtifactStore | None = None) -> MemoryQuery:
+        """What searches the store. `artifacts` is where the sessions' artifacts are."""
+        return MemoryQuery(self._database, artifacts)
 
     # --- What the calls share --------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ def flush(tx: Transaction, append: Append, request: FlushRequest) -> FlushRespon
         session_key = rows.put(
             tx, session, sessions.saved(sessions.complete(session, request.session, tx.now_us))
         )
+        sessions.put_tags(tx, session, request.session)
         runs.put(tx, session_key, stored, _run_to_store(request))
         book.write_events()
         response = FlushResponse.FromString(b"".join(results))

@@ -59,6 +59,7 @@ class SessionRow:
     owner: str = ""
     ticket_id: str = ""
     lease_until: int = 0
+    tag_count: int = 0
 
     def is_claimed(self, now_us: int) -> bool:
         """Whether somebody's lease runs."""
@@ -96,6 +97,7 @@ _COLUMNS: Final = (
     sessions.c.owner,
     sessions.c.ticket_id,
     sessions.c.lease_until,
+    sessions.c.tag_count,
 )
 _ROW: Final = select(*_COLUMNS).where(
     sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id")

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from turndock.errors import TurndockError
 from turndock.store.v1 import SaveRunRequest, SaveRunResponse
 from turndock.types.v1 import Run, RunStatus
-from turndock_server.stores import rules
+from turndock_server.stores import rules, spending
 from turndock_server.stores.sql import rows
 from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of
 from turndock_server.stores.sql.schema import runs, sessions
@@ -50,7 +50,9 @@ COLUMNS: Final = (
 MAILBOX_ORDER: Final = (runs.c.queue_key, runs.c.created_at, runs.c.id)
 
 _FIND: Final = select(*COLUMNS).where(runs.c.session == bindparam("session"), runs.c.id == bindparam("run"))
-_INSERT: Final = insert(runs)
+_INSERT: Final = insert(runs).values(
+    scope=select(sessions.c.scope).where(sessions.c.key == bindparam("owner")).scalar_subquery()
+)
 _UPDATE: Final = update(runs).where(runs.c.key == bindparam("row"))
 _IN_MAILBOX: Final = (
     select(*COLUMNS)
@@ -143,12 +145,30 @@ def put(tx: Transaction, session_key: int, stored: RunRow | None, given: Run) ->
         "prompt_bytes": rules.prompt_bytes(run),
         "unsettled": 1 if run.status in UNSETTLED or run.decision_pending else None,
         "body": run.SerializeToString(),
+        **_account(run),
     }
     if stored is None:
-        tx.connection.execute(_INSERT, values | {"session": session_key, "id": run.id})
+        key = {"owner": session_key, "session": session_key, "id": run.id}
+        tx.connection.execute(_INSERT, values | key)
     else:
         tx.connection.execute(_UPDATE, values | {"row": stored.key})
     return run
+
+
+def _account(run: Run) -> dict[str, Any]:
+    """The values by which runs are searched and added up."""
+    spent = spending.of_run(run)
+    return {
+        "provider": run.provider,
+        "model": run.usage.model,
+        "started_at": run.started_at_us,
+        "input_tokens": spent.input_tokens,
+        "output_tokens": spent.output_tokens,
+        "total_tokens": spent.total_tokens,
+        "cached_input_tokens": spent.cached_input_tokens,
+        "reasoning_tokens": spent.reasoning_tokens,
+        "cost_usd": spent.cost_usd,
+    }
 
 
 def put_pending(tx: Transaction, session_key: int, given: Run, *, front: bool) -> Run:

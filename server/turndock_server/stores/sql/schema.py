@@ -10,7 +10,9 @@ from typing import Final
 from sqlalchemy import (
     BigInteger,
     Column,
+    Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -19,9 +21,11 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
+    literal_column,
 )
 
-REVISIONS: Final = ("0001", "0002", "0003")
+REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """Every schema there has been, oldest first. The last is the one this release reads and writes."""
 
 UNSCOPED_KEY: Final = 0
@@ -84,18 +88,38 @@ sessions = Table(
     Column("owner", Text, nullable=False),
     Column("ticket_id", Text, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
+    # Through which number its log is in `event_index`.
+    Column("indexed_through", BigInteger, nullable=False, default=0, server_default="0"),
+    # How many rows it has in `session_tags`.
+    Column("tag_count", Integer, nullable=False, default=0, server_default="0"),
     UniqueConstraint("scope", "id"),
     UniqueConstraint("scope", "live_agent"),
     sqlite_autoincrement=True,  # a deleted session's key must not come back: readers may hold it
 )
 Index("sessions_by_change", sessions.c.scope, sessions.c.updated_at.desc(), sessions.c.id)
 Index("sessions_by_change_everywhere", sessions.c.updated_at.desc(), sessions.c.id, sessions.c.scope)
+Index("sessions_by_creation", sessions.c.scope, sessions.c.created_at, sessions.c.id)
 Index(
     "sessions_with_unapplied_notification",
     sessions.c.key,
     sqlite_where=sessions.c.last_notification > sessions.c.notified_sequence,
     postgresql_where=sessions.c.last_notification > sessions.c.notified_sequence,
 )
+
+session_tags = Table(
+    "session_tags",
+    metadata,
+    Column("scope", RowKey, primary_key=True, autoincrement=False),
+    Column("tag", Text, primary_key=True),
+    Column(
+        "session",
+        RowKey,
+        ForeignKey("sessions.key", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+)
+Index("session_tags_of_session", session_tags.c.session)
 
 tombstones = Table(
     "tombstones",
@@ -134,8 +158,25 @@ runs = Table(
     # 1 while it is PENDING or RUNNING or waits for a decision, else NULL.
     Column("unsettled", Integer),
     Column("body", LargeBinary, nullable=False),
+    # What is searched and added up. The session's scope again, so that one index has a scope's runs in their order.
+    Column("scope", RowKey, nullable=False, server_default="0"),
+    Column("provider", Text, nullable=False, server_default=""),
+    Column("model", Text, nullable=False, server_default=""),
+    Column("started_at", BigInteger, nullable=False, server_default="0"),
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    # Input and output together where no total was reported.
+    Column("total_tokens", BigInteger),
+    Column("cached_input_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("cost_usd", Double),
     UniqueConstraint("session", "id"),
 )
+run_tokens = func.coalesce(runs.c.total_tokens, literal_column("0", BigInteger))
+"""A run's tokens; 0 if it reported none. Written so that an index has it."""
+Index("runs_by_start", runs.c.scope, runs.c.started_at, runs.c.id)
+Index("runs_by_tokens", runs.c.scope, run_tokens, runs.c.id)
+Index("runs_by_provider", runs.c.scope, runs.c.provider, runs.c.session)
 Index("runs_in_mailbox_order", runs.c.session, runs.c.queue_key, runs.c.created_at, runs.c.id)
 Index(
     "runs_unsettled",
@@ -199,3 +240,27 @@ maintenance_answers = Table(
     Column("response", LargeBinary, nullable=False),
 )
 """Retry tokens of Maintenance, which live as long as the store."""
+event_index = Table(
+    "event_index",
+    metadata,
+    Column("session", RowKey, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("scope", RowKey, nullable=False),
+    Column("type", Integer, nullable=False),
+    Column("run", BigInteger, nullable=False),
+    # When it happened by the writer's clock.
+    Column("time", BigInteger, nullable=False),
+    # 8 bytes each as a number, as `run`; 0 = none.
+    Column("provider", BigInteger, nullable=False),
+    Column("correlation", BigInteger, nullable=False),
+    ForeignKeyConstraint(("session", "sequence"), ("events.session", "events.sequence"), ondelete="CASCADE"),
+)
+"""What events are searched by that is only in their bodies. Searches fill it: appending costs nothing more."""
+Index("event_index_by_time", event_index.c.scope, event_index.c.time, event_index.c.sequence)
+is_correlated = event_index.c.correlation != literal_column("0", BigInteger)
+Index(
+    "event_index_by_correlation",
+    event_index.c.correlation,
+    sqlite_where=is_correlated,
+    postgresql_where=is_correlated,
+)

@@ -12,7 +12,7 @@ from turndock.types.v1 import Session
 from turndock_server.stores import checks, rules
 from turndock_server.stores.sql import graves, snapshots
 from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of, load, put
-from turndock_server.stores.sql.schema import NEVER, sessions, tombstones
+from turndock_server.stores.sql.schema import NEVER, session_tags, sessions, tombstones
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -23,6 +23,10 @@ _NAMESAKE: Final = select(sessions.c.id).where(
     sessions.c.scope == bindparam("scope"),
     sessions.c.live_agent == bindparam("name"),
     sessions.c.id != bindparam("id"),
+)
+_TAGS: Final = select(session_tags.c.tag).where(session_tags.c.session == bindparam("row"))
+_REMOVE_TAG: Final = delete(session_tags).where(
+    session_tags.c.session == bindparam("row"), session_tags.c.tag == bindparam("label")
 )
 
 
@@ -41,7 +45,22 @@ def saved(session: Session) -> dict[str, Any]:
         "stopped": int(session.agent.stopped),
         "halted": int(session.agent.halted),
         "notified_sequence": min(session.agent.notified_sequence, NEVER) if has_agent else NEVER,
+        "tag_count": len(set(session.tags)),
     }
+
+
+def put_tags(tx: Transaction, row: SessionRow, session: Session) -> None:
+    """Make a saved session's tags findable, and no others. `row` is the row as it was before."""
+    if row.key is None or not (row.tag_count or session.tags):
+        return
+    wanted = set(session.tags)
+    stored = set(tx.connection.execute(_TAGS, {"row": row.key}).scalars()) if row.tag_count else set[str]()
+    gone = sorted(stored - wanted)
+    if gone:
+        tx.connection.execute(_REMOVE_TAG, [{"row": row.key, "label": tag} for tag in gone])
+    fresh = [{"scope": row.scope, "tag": tag, "session": row.key} for tag in sorted(wanted - stored)]
+    if fresh:
+        tx.connection.execute(insert(session_tags), fresh)
 
 
 def complete(row: SessionRow, given: Session, now_us: int) -> Session:
@@ -100,6 +119,7 @@ def save(tx: Transaction, partition: Partition, request: SaveSessionRequest) -> 
         row.see(fence)
         values = saved(session)
         put(tx, row, values)
+        put_tags(tx, row, session)
         return SaveSessionResponse(
             session=visible(values["body"], partition.tenant, row.incarnation, row.last_sequence)
         )

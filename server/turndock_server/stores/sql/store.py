@@ -73,6 +73,7 @@ from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.snapshots import SqlAgentPersistence
 from turndock_server.stores.sql.sqlite import Synchronous, url_of
+from turndock_server.stores.sql.transaction import Write
 from turndock_server.stores.sql.upkeep import SqlUpkeep
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
@@ -299,6 +300,14 @@ class SqlSessionStore:
         Raises as GetEvents does.
         """
         return framed(await self._read_log(tenant, session_id, LogQuery(after=after, limit=limit)))
+
+    async def read(self, tenant: str, work: Callable[[Connection, Partition | None], T]) -> T:
+        """What a function reads in a partition, which is None if nothing was ever stored in it."""
+        return await self._read(lambda connection: work(connection, self._scopes.find(connection, tenant)))
+
+    async def write(self, work: Write[T]) -> T:
+        """What a function does and answers, committed together with other writes."""
+        return await self._writer.write(work)
 
     async def watch_events(self, request: WatchEventsRequest) -> AsyncGenerator[WatchEventsResponse]:
         """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""

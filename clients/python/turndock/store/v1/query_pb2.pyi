@@ -559,6 +559,7 @@ class ModelPrice(_message.Message):
     INPUT_USD_PER_MILLION_FIELD_NUMBER: _builtins.int
     OUTPUT_USD_PER_MILLION_FIELD_NUMBER: _builtins.int
     CACHED_INPUT_USD_PER_MILLION_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
     provider: _builtins.str
     """Provider it is for, as runs name it; empty = any."""
     model: _builtins.str
@@ -569,6 +570,10 @@ class ModelPrice(_message.Message):
     """US dollars for a million output tokens, those spent on reasoning included."""
     cached_input_usd_per_million: _builtins.float
     """US dollars for a million of those input tokens that came from the provider's cache; unset = as other input."""
+    since_us: _builtins.int
+    """From when on it holds, in microseconds since the Unix epoch: for runs that started at or after this instant; unset =
+    for all. Of several prices for the same provider and model the latest that holds counts.
+    """
     def __init__(
         self,
         *,
@@ -577,20 +582,28 @@ class ModelPrice(_message.Message):
         input_usd_per_million: _builtins.float = ...,
         output_usd_per_million: _builtins.float = ...,
         cached_input_usd_per_million: _builtins.float | None = ...,
+        since_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_input_usd_per_million", b"_cached_input_usd_per_million", "cached_input_usd_per_million", b"cached_input_usd_per_million"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_input_usd_per_million", b"_cached_input_usd_per_million", "_since_us", b"_since_us", "cached_input_usd_per_million", b"cached_input_usd_per_million", "since_us", b"since_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_input_usd_per_million", b"_cached_input_usd_per_million", "cached_input_usd_per_million", b"cached_input_usd_per_million", "input_usd_per_million", b"input_usd_per_million", "model", b"model", "output_usd_per_million", b"output_usd_per_million", "provider", b"provider"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_input_usd_per_million", b"_cached_input_usd_per_million", "_since_us", b"_since_us", "cached_input_usd_per_million", b"cached_input_usd_per_million", "input_usd_per_million", b"input_usd_per_million", "model", b"model", "output_usd_per_million", b"output_usd_per_million", "provider", b"provider", "since_us", b"since_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_input_usd_per_million: _TypeAlias = _typing.Literal["cached_input_usd_per_million"]  # noqa: Y015
     _WhichOneofArgType__cached_input_usd_per_million: _TypeAlias = _typing.Literal["_cached_input_usd_per_million", b"_cached_input_usd_per_million"]  # noqa: Y015
+    _WhichOneofReturnType__since_us: _TypeAlias = _typing.Literal["since_us"]  # noqa: Y015
+    _WhichOneofArgType__since_us: _TypeAlias = _typing.Literal["_since_us", b"_since_us"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_input_usd_per_million) -> _WhichOneofReturnType__cached_input_usd_per_million | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_us) -> _WhichOneofReturnType__since_us | None: ...
 
 Global___ModelPrice: _TypeAlias = ModelPrice  # noqa: Y015
 
 @_typing.final
 class GetCostSummaryRequest(_message.Message):
-    """GetCostSummaryRequest filters runs to add up, and says what tokens cost."""
+    """GetCostSummaryRequest filters runs to add up, and says what tokens cost. A Turndock server prices a request without a
+    table by its own list, if its configuration names one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -665,7 +678,9 @@ class GetCostSummaryResponse(_message.Message):
     run_count: _builtins.int
     """Runs that match, those without a cost included."""
     unmapped_runs: _builtins.int
-    """Runs that reported tokens, but have no cost and no price that fits. They add nothing to the sums."""
+    """Runs that reported tokens, but have no cost and no price that fits; also those that reported a total alone, of which
+    nobody can say what it costs. They add nothing to the sums.
+    """
     @_builtins.property
     def by_provider(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProviderCost]:
         """The same for each provider, in alphabetical order."""

@@ -32,10 +32,12 @@ class QueryStub:
     - `scope` selects the partition; what lies in another one answers exactly as if it did not exist.
     - All filters of a request must hold. An empty string or an empty list is no filter. Bounds in time are inclusive.
     - A filter or an order with UNSPECIFIED inside a list, or with a number this release does not know, is
-    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000.
+    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000, and a list of more
+    than 10,000 values in a filter.
     - A filter that names an unknown session, run, agent or provider finds nothing; only GetSessionStats and
     ExportSession answer NOT_FOUND.
-    - Rows that are equal in the chosen order are ordered by id in the same direction.
+    - Rows that are equal in the chosen order are ordered by id in the same direction; events by their number, then by
+    the id of their session.
 
     Cursors are opaque and hold the place of the last row of a page. They fit only the call, the order, the filters and
     the scope they came from: anything else, also a cursor that was tampered with, is INVALID_ARGUMENT /
@@ -103,10 +105,12 @@ class QueryServicer:
     - `scope` selects the partition; what lies in another one answers exactly as if it did not exist.
     - All filters of a request must hold. An empty string or an empty list is no filter. Bounds in time are inclusive.
     - A filter or an order with UNSPECIFIED inside a list, or with a number this release does not know, is
-    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000.
+    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000, and a list of more
+    than 10,000 values in a filter.
     - A filter that names an unknown session, run, agent or provider finds nothing; only GetSessionStats and
     ExportSession answer NOT_FOUND.
-    - Rows that are equal in the chosen order are ordered by id in the same direction.
+    - Rows that are equal in the chosen order are ordered by id in the same direction; events by their number, then by
+    the id of their session.
 
     Cursors are opaque and hold the place of the last row of a page. They fit only the call, the order, the filters and
     the scope they came from: anything else, also a cursor that was tampered with, is INVALID_ARGUMENT /
@@ -150,8 +154,8 @@ class QueryServicer:
 
     def GetCostSummary(self, request, context):
         """GetCostSummary adds up the cost of runs, also those of soft-deleted sessions. No match is a sum of nothing. A
-        price that is negative or not finite, and two prices for the same provider and model, are INVALID_ARGUMENT /
-        VALIDATION_ERROR.
+        price that is negative or not finite, and two prices for the same provider, model and instant, are
+        INVALID_ARGUMENT / VALIDATION_ERROR.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,10 +249,12 @@ class Query:
     - `scope` selects the partition; what lies in another one answers exactly as if it did not exist.
     - All filters of a request must hold. An empty string or an empty list is no filter. Bounds in time are inclusive.
     - A filter or an order with UNSPECIFIED inside a list, or with a number this release does not know, is
-    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000.
+    INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000, and a list of more
+    than 10,000 values in a filter.
     - A filter that names an unknown session, run, agent or provider finds nothing; only GetSessionStats and
     ExportSession answer NOT_FOUND.
-    - Rows that are equal in the chosen order are ordered by id in the same direction.
+    - Rows that are equal in the chosen order are ordered by id in the same direction; events by their number, then by
+    the id of their session.
 
     Cursors are opaque and hold the place of the last row of a page. They fit only the call, the order, the filters and
     the scope they came from: anything else, also a cursor that was tampered with, is INVALID_ARGUMENT /

@@ -15,10 +15,12 @@ class QueryStub:
     - `scope` selects the partition; what lies in another one answers exactly as if it did not exist.
     - All filters of a request must hold. An empty string or an empty list is no filter. Bounds in time are inclusive.
     - A filter or an order with UNSPECIFIED inside a list, or with a number this release does not know, is
-      INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000.
+      INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000, and a list of more
+      than 10,000 values in a filter.
     - A filter that names an unknown session, run, agent or provider finds nothing; only GetSessionStats and
       ExportSession answer NOT_FOUND.
-    - Rows that are equal in the chosen order are ordered by id in the same direction.
+    - Rows that are equal in the chosen order are ordered by id in the same direction; events by their number, then by
+      the id of their session.
 
     Cursors are opaque and hold the place of the last row of a page. They fit only the call, the order, the filters and
     the scope they came from: anything else, also a cursor that was tampered with, is INVALID_ARGUMENT /
@@ -43,8 +45,8 @@ class QueryStub:
     """
     GetCostSummary: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.query_pb2.GetCostSummaryRequest, turndock.store.v1.query_pb2.GetCostSummaryResponse]
     """GetCostSummary adds up the cost of runs, also those of soft-deleted sessions. No match is a sum of nothing. A
-    price that is negative or not finite, and two prices for the same provider and model, are INVALID_ARGUMENT /
-    VALIDATION_ERROR.
+    price that is negative or not finite, and two prices for the same provider, model and instant, are
+    INVALID_ARGUMENT / VALIDATION_ERROR.
     """
     SearchEvents: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.query_pb2.SearchEventsRequest, turndock.store.v1.query_pb2.SearchEventsResponse]
     """SearchEvents finds events that are still stored, also those of soft-deleted sessions. Payloads that were
@@ -71,10 +73,12 @@ class QueryServicer:
     - `scope` selects the partition; what lies in another one answers exactly as if it did not exist.
     - All filters of a request must hold. An empty string or an empty list is no filter. Bounds in time are inclusive.
     - A filter or an order with UNSPECIFIED inside a list, or with a number this release does not know, is
-      INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000.
+      INVALID_ARGUMENT / VALIDATION_ERROR naming the field; so is a `page.limit` outside 1 to 1,000, and a list of more
+      than 10,000 values in a filter.
     - A filter that names an unknown session, run, agent or provider finds nothing; only GetSessionStats and
       ExportSession answer NOT_FOUND.
-    - Rows that are equal in the chosen order are ordered by id in the same direction.
+    - Rows that are equal in the chosen order are ordered by id in the same direction; events by their number, then by
+      the id of their session.
 
     Cursors are opaque and hold the place of the last row of a page. They fit only the call, the order, the filters and
     the scope they came from: anything else, also a cursor that was tampered with, is INVALID_ARGUMENT /
@@ -108,8 +112,8 @@ class QueryServicer:
         self, request: turndock.store.v1.query_pb2.GetCostSummaryRequest, context: grpc.aio.ServicerContext[turndock.store.v1.query_pb2.GetCostSummaryRequest, turndock.store.v1.query_pb2.GetCostSummaryResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.query_pb2.GetCostSummaryResponse]:
         """GetCostSummary adds up the cost of runs, also those of soft-deleted sessions. No match is a sum of nothing. A
-        price that is negative or not finite, and two prices for the same provider and model, are INVALID_ARGUMENT /
-        VALIDATION_ERROR.
+        price that is negative or not finite, and two prices for the same provider, model and instant, are
+        INVALID_ARGUMENT / VALIDATION_ERROR.
         """
     def SearchEvents(
         self, request: turndock.store.v1.query_pb2.SearchEventsRequest, context: grpc.aio.ServicerContext[turndock.store.v1.query_pb2.SearchEventsRequest, turndock.store.v1.query_pb2.SearchEventsResponse]
