@@ -30,7 +30,8 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Event, EventType, Run, RunStatus, Scope, Session, SessionStatus, Usage
 from turndock_server.stores.spool import MEMORY_BYTES, Spool
-from turndock_server.stores.sql import SqlQuery, SqlSessionStore, event_index, migrations, schema
+from turndock_server.stores.sql import SqlQuery, SqlSessionStore, event_index, graves, migrations, schema
+from turndock_server.stores.sql.transaction import Transaction
 
 TIME_ASC = EventOrder.EVENT_ORDER_TIME_ASC
 
@@ -101,6 +102,32 @@ async def test_events_that_go_leave_the_index(store: SqlSessionStore) -> None:
         lambda tx: tx.connection.execute(schema.events.delete().where(schema.events.c.sequence == 2)).rowcount
     )
     assert await indexed(store) == 2
+
+
+async def test_what_is_left_of_a_deleted_session_is_in_no_answer(store: SqlSessionStore) -> None:
+    query = SqlQuery(store)
+    await append(store, "a", 20)
+    session = Session(id="a", agent_id="ann", status=SessionStatus.SESSION_STATUS_ACTIVE, tags=["x"])
+    await store.save_session(SaveSessionRequest(session=session))
+    run = Run(id="r", session_id="a", status=RunStatus.RUN_STATUS_COMPLETED, provider="p", cost_usd=1.0)
+    await store.save_run(SaveRunRequest(run=run))
+    everything = CountEventsRequest(filter=EventFilter(since_us=1))
+    assert (await query.count_events(everything)).event_count == 20
+
+    def bury(tx: Transaction) -> bool:
+        key = tx.connection.execute(select(schema.sessions.c.key)).scalar_one()
+        return graves.bury(tx, key, limit=5)
+
+    assert await store.write(bury)
+    assert await indexed(store) == 15
+    assert (await query.count_events(everything)).event_count == 0
+    assert (await query.count_events(CountEventsRequest())).event_count == 0
+    assert not (await query.search_events(SearchEventsRequest(order=TIME_ASC))).events
+    assert not (await query.search_events(SearchEventsRequest())).events
+    assert (await query.search_sessions(SearchSessionsRequest(tags=["x"]))).total_count == 0
+    assert (await query.search_runs(SearchRunsRequest())).total_count == 0
+    assert (await query.get_usage_summary(GetUsageSummaryRequest())).run_count == 0
+    assert (await query.get_cost_summary(GetCostSummaryRequest())).run_count == 0
 
 
 def engine_at(path: Path) -> Engine:

@@ -175,12 +175,6 @@ class Dock(ABC):
                 return contract
         raise TurndockError("INVALID_OPERATION", f"plug-in {self.name} does not serve {_kind_name(kind)}")
 
-    def offers(self, kind: ContractKind.ValueType) -> bool:
-        """Whether the plug-in has said that it serves a contract."""
-        return self.description is not None and any(
-            contract.kind == kind for contract in self.description.contracts
-        )
-
     def backend(self) -> Backend:
         """Its backend, which may be had before the plug-in has answered, and rejects every prompt until then."""
         return DockedBackend(self.remote_backend)
