@@ -9,8 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AsyncExitStack
-from pathlib import Path
+from contextlib import AsyncExitStack, ExitStack
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -31,10 +30,9 @@ from turndock.ports import (
     Query,
     SessionStore,
 )
-from turndock.store.v1 import DeleteSessionRequest, MailboxLimits, ModelPrice
+from turndock.store.v1 import DeleteSessionRequest, ModelPrice
 from turndock.types.v1 import Limits
 from turndock_server import __version__
-from turndock_server.access import authenticator_of
 from turndock_server.backends import registry as backends
 from turndock_server.behaviors import registry as behaviors
 from turndock_server.config import (
@@ -61,12 +59,10 @@ from turndock_server.observability import Redactor
 from turndock_server.plugins.dock import Dock
 from turndock_server.plugins.static import StaticPlugin, plugin_credentials
 from turndock_server.plugins.supervised import SupervisedPlugin
+from turndock_server.services import listening
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
-from turndock_server.services.callers import CallerInterceptor, caller
-from turndock_server.services.limits import ScopeLimits
 from turndock_server.services.maintenance import MaintenanceService
-from turndock_server.services.stopping import StoppingInterceptor
 from turndock_server.services.stores import (
     AgentPersistenceService,
     ArtifactStoreService,
@@ -145,18 +141,10 @@ class App:
             settings.lock_path.parent.mkdir(parents=True, exist_ok=True)
             lock = hold(settings.lock_path)
             self._cleanup.callback(lock.release)
-        limits = settings.limits
-        callers = CallerInterceptor(
-            authenticator_of(settings),
-            ScopeLimits(
-                limits.max_calls_per_scope, limits.max_streams_per_scope, limits.max_watchers_per_scope
-            ),
-        )
-        server = wire.new_server(
-            interceptors=(StoppingInterceptor(lambda: self._stopping), callers),
-            options=(("grpc.max_receive_message_length", settings.server.max_message_bytes),),
-        )
-        self.endpoint = self._bind(server)
+        server = listening.new_server(settings, lambda: self._stopping)
+        addressed = ExitStack()
+        self._cleanup.callback(addressed.close)
+        self.endpoint = listening.listen(server, settings, addressed)
         await self._dock_plugins()
         artifacts = await self._open_artifacts()
         store = await self._open_store()
@@ -200,11 +188,8 @@ class App:
         )
         prompts = Prompts(
             host,
-            max_prompt_bytes=limits.max_prompt_bytes,
-            scope_limits=MailboxLimits(
-                max_scope_count=limits.max_queued_prompts_per_scope,
-                max_scope_bytes=limits.max_queued_bytes_per_scope,
-            ),
+            max_prompt_bytes=settings.limits.max_prompt_bytes,
+            scope_limits=settings.limits.scope_mailboxes(),
         )
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
@@ -235,27 +220,6 @@ class App:
         log.info("turndock %s serves at %s", __version__, self.endpoint)
 
     # --- Parts ---------------------------------------------------------------------------------------------------
-
-    def _bind(self, server: grpc.aio.Server) -> wire.Endpoint:
-        """Take the address before anything else: a second server must fail at once, and leave the first alone."""
-        where = self._settings.server.endpoint
-        tls = self._settings.tls
-        if not where.is_local and tls.cert is None and not self._settings.server.insecure:
-            raise CannotStart(
-                f"server.listen: {where} can be reached from other machines, without encryption. "
-                "Listen on 127.0.0.1 or a unix socket, give tls.cert and tls.key, or set server.insecure = true"
-            )
-        if where.path:
-            # gRPC replaces a socket file without asking whether somebody listens at it.
-            lock = hold(Path(f"{where.path}.lock"))
-            self._cleanup.callback(lock.release)
-        credentials = None
-        if tls.cert is not None and tls.key is not None:
-            credentials = wire.server_credentials(tls.cert, tls.key, tls.client_ca)
-        try:
-            return wire.bind(server, where, credentials=credentials)
-        except OSError as error:
-            raise CannotStart(f"{error}. server.listen or --listen names another address") from error
 
     async def _dock_plugins(self) -> None:
         for name, plugin in self._settings.plugins.items():
@@ -452,15 +416,8 @@ class App:
             artifact_store=settings.artifacts.kind,
             started_at_us=self._started_at_us,
             host_id=self._host_id,
-            live_agents=self._live_agents(),
+            live_agents=self._host.roster.size if self._host else 0,
         )
-
-    def _live_agents(self) -> int:
-        """How many agents live here, as far as it is the caller's business."""
-        if self._host is None:
-            return 0
-        who = caller()
-        return self._host.roster.size if who.may_choose_scope else self._host.roster.size_of(who.tenant)
 
 
 async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None] | None = None) -> int:

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from turndock import jsontext
 from turndock.endpoint import Endpoint, parse_endpoint
 from turndock.errors import TurndockError
+from turndock.store.v1 import MailboxLimits
 from turndock.types.v1 import AgentLimits, CaptureMode, HostLostPolicy
 from turndock_server.config.retention import MaintenanceSettings
 from turndock_server.config.security import (
@@ -230,6 +231,12 @@ class LimitSettings(Section):
     """Most prompts that wait in all mailboxes of a scope together. Unset = no limit."""
     max_queued_bytes_per_scope: int | None = Field(default=None, ge=0, le=_MAX_BYTES)
     """Most bytes of prompts that wait in all mailboxes of a scope together. Unset = no limit."""
+
+    def scope_mailboxes(self) -> MailboxLimits:
+        """What bounds all mailboxes of a scope together."""
+        return MailboxLimits(
+            max_scope_count=self.max_queued_prompts_per_scope, max_scope_bytes=self.max_queued_bytes_per_scope
+        )
 
     def agent_limits(self) -> AgentLimits:
         """What an agent is bound by unless its definition says otherwise."""

@@ -159,6 +159,8 @@ class AgentHostService:
         tenant = caller().tenant
         if tenant is not None:
             info.scope.tenant = tenant
+        if not caller().may_choose_scope:
+            info.live_agents = self._host.roster.size_of(tenant)
         return info
 
     # --- Runs ----------------------------------------------------------------------------------------------------
