@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from turndock import events
 from turndock.errors import TurndockError, invalid, not_found
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -69,10 +68,12 @@ from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
+from turndock_server.stores.sql.postgresql import SessionKey
+from turndock_server.stores.sql.products import product_of
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.snapshots import SqlAgentPersistence
-from turndock_server.stores.sql.sqlite import Synchronous, url_of
+from turndock_server.stores.sql.sqlite import Synchronous
 from turndock_server.stores.sql.transaction import Write
 from turndock_server.stores.sql.upkeep import SqlUpkeep
 from turndock_server.stores.sql.wakeups import Bell
@@ -105,25 +106,28 @@ class SqlSessionStore:
         cls,
         target: str | Path,
         *,
+        password: str | None = None,
         synchronous: Synchronous = "full",
         busy_timeout_ms: int = 5_000,
         readers: int = 4,
         migrate: bool = True,
-        clock: Callable[[], int] = events.now_us,
+        clock: Callable[[], int] | None = None,
     ) -> Self:
         """Open the database at a path or URL; a file that is not there is made.
 
-        `sqlite+aiosqlite:///<path>` asks for the asynchronous driver, a path and `sqlite:///<path>` for threads.
-        `busy_timeout_ms` is how long a write waits for other processes before it is refused with STORAGE_BUSY,
-        `readers` how many reads go on at once, `clock` the time of day in microseconds since the Unix epoch.
+        `sqlite+aiosqlite:///<path>` asks for the asynchronous driver, a path and `sqlite:///<path>` for threads,
+        `postgresql://<user>@<host>/<database>` for a server, whose `password` need not be in the URL.
+        `synchronous` is SQLite's. `busy_timeout_ms` is how long a write waits for other processes before it is refused
+        with STORAGE_BUSY, and any call for a server that cannot be reached; `readers` how many reads go on at once,
+        `clock` the time of day in microseconds since the Unix epoch, by default that of the database's machine.
 
         Raises `TurndockError`: MIGRATION_REQUIRED when the schema is not this release's and cannot be made so, or must
         not be made so because `migrate` is false; STORAGE_CONNECTION_FAILED, STORAGE_BUSY, STORAGE_ERROR.
         """
-        database = Database(
-            url_of(target), synchronous=synchronous, busy_timeout_ms=busy_timeout_ms, readers=readers
+        product = product_of(
+            target, password=password, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms
         )
-
+        database = Database(product, busy_timeout_ms=busy_timeout_ms, readers=readers)
         try:
             await database.open()
             if not await database.patiently(lambda: database.read(migrations.is_current)):
@@ -134,7 +138,7 @@ class SqlSessionStore:
         except BaseException:
             await database.close()
             raise
-        store = cls(database, Clock(clock))
+        store = cls(database, Clock(clock or database.now_us))
         store._undertaker.resume(left)
         return store
 
@@ -157,7 +161,9 @@ class SqlSessionStore:
         checks.check_session(request.session)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: sessions.save(tx, partition, request))
+        return await self._write(
+            partition, request.session.id, lambda tx: sessions.save(tx, partition, request)
+        )
 
     async def get_session(self, request: GetSessionRequest) -> GetSessionResponse:
         checks.check_session_id(request.session_id)
@@ -183,7 +189,9 @@ class SqlSessionStore:
         checks.check_session_id(request.session_id)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        left = await self._writer.write(lambda tx: sessions.remove(tx, partition, request))
+        left = await self._write(
+            partition, request.session_id, lambda tx: sessions.remove(tx, partition, request)
+        )
         if left is not None:
             await self._undertaker.finish(left)
         return DeleteSessionResponse()
@@ -194,7 +202,9 @@ class SqlSessionStore:
         checks.check_run(request.run)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: runs.save(tx, partition, request))
+        return await self._write(
+            partition, request.run.session_id, lambda tx: runs.save(tx, partition, request)
+        )
 
     async def get_run(self, request: GetRunRequest) -> GetRunResponse:
         checks.check_session_id(request.session_id)
@@ -233,7 +243,8 @@ class SqlSessionStore:
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             await self._writer.write(
-                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse),
+                _sessions_of(append),
             )
         else:
             await self._writer.append(append)
@@ -245,7 +256,8 @@ class SqlSessionStore:
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             return await self._writer.write(
-                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse),
+                _sessions_of(append),
             )
         return AppendEventWithSequenceResponse.FromString(b"".join(await self._writer.append(append)))
 
@@ -258,7 +270,9 @@ class SqlSessionStore:
         if len(append.session_ids) > 1:
             checks.check_append(request)
         if request.request_id:
-            return await self._writer.write(lambda tx: append_once(tx, append, request, AppendEventsResponse))
+            return await self._writer.write(
+                lambda tx: append_once(tx, append, request, AppendEventsResponse), _sessions_of(append)
+            )
         return AppendEventsResponse.FromString(b"".join(await self._writer.append(append)))
 
     async def append_block(self, new: NewEvents) -> Appended | AppendEventsResponse:
@@ -273,7 +287,9 @@ class SqlSessionStore:
     async def flush(self, request: FlushRequest) -> FlushResponse:
         checks.check_flush(request)
         append = await self._append_of(request, request.events.events, "events.events")
-        return await self._writer.write(lambda tx: flushing.flush(tx, append, request))
+        return await self._write(
+            append.partition, request.session.id, lambda tx: flushing.flush(tx, append, request)
+        )
 
     async def get_events(self, request: GetEventsRequest) -> GetEventsResponse:
         limit, wait_ms = checks.check_get_events(request)
@@ -335,31 +351,44 @@ class SqlSessionStore:
         checks.check_enqueue(request)
         _check_fence(fence_of(request))
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.enqueue(tx, partition, request))
+        return await self._write(
+            partition, request.run.session_id, lambda tx: mailbox.enqueue(tx, partition, request)
+        )
 
     async def claim_agent(self, request: ClaimAgentRequest) -> ClaimAgentResponse:
         checks.check_claim(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.claim(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.claim(tx, partition, request)
+        )
 
     async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
         tenants = [tenant for tenant, _ in checks.check_renew(request)]
         held_in = await self._read(
             lambda connection: [self._scopes.find(connection, tenant) for tenant in tenants]
         )
-        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request))
+        held: list[SessionKey] = [
+            (partition.key, claim.session_id)
+            for partition, claim in zip(held_in, request.claims, strict=True)
+            if partition is not None
+        ]
+        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request), held)
 
     async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
         checks.check_release(request)
         _check_fence(request.fence)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.release(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.release(tx, partition, request)
+        )
 
     async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
         checks.check_edit(request)
         checks.check_request_id(request.request_id)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.edit(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.edit(tx, partition, request)
+        )
 
     async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
         checks.check_cancel(request)
@@ -370,7 +399,9 @@ class SqlSessionStore:
             field="event",
             is_owners=False,
         )
-        return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
+        return await self._write(
+            append.partition, request.session_id, lambda tx: mailbox.cancel(tx, append, request)
+        )
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
         now_us = self._clock()
@@ -386,6 +417,9 @@ class SqlSessionStore:
         if self._is_closed:
             raise TurndockError("SERVER_STOPPING", "the store is closed")
         return await self._database.read(work)
+
+    async def _write(self, partition: Partition, session_id: str, work: Write[T]) -> T:
+        return await self._writer.write(work, [(partition.key, session_id)])
 
     async def _partition(self, request: checks.Scoped) -> Partition:
         """The partition a write is about; it has a number from now on."""
@@ -438,6 +472,10 @@ class SqlSessionStore:
                 await listener.changed(until)
                 if self._is_closed:
                     return page
+
+
+def _sessions_of(append: Append) -> list[SessionKey]:
+    return [(append.partition.key, session_id) for session_id in append.session_ids]
 
 
 def _check_token_and_fence(request: OwnersRequest) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert, inspect, select
 
 from turndock.errors import TurndockError
 from turndock_server.stores import checks
+from turndock_server.stores.sql import postgresql
 from turndock_server.stores.sql.schema import (
     GRAVEYARD,
     GRAVEYARD_KEY,
@@ -32,7 +33,8 @@ def is_current(connection: Connection) -> bool:
         return False
     if alembic_version.name not in tables:
         raise TurndockError(
-            "MIGRATION_REQUIRED", "the database holds the tables of something else; name another file"
+            "MIGRATION_REQUIRED",
+            "the database holds the tables of something else; name another file or database",
         )
     revision = connection.execute(select(alembic_version.c.version_num)).scalar_one_or_none()
     if revision is not None and revision not in REVISIONS:
@@ -56,6 +58,8 @@ def required() -> TurndockError:
 
 def bring_up_to_date(connection: Connection) -> None:
     """Make the schema this release's, within the connection's transaction. Raises as `is_current`."""
+    if connection.dialect.name == "postgresql":
+        postgresql.lock_migrations(connection)
     if is_current(connection):
         return
     if inspect(connection).get_table_names():
