@@ -25,6 +25,10 @@ from support.toolchains import missing
 from turndock_server import guardian
 
 USER: Final = "turndock"
+"""Is let in without a password."""
+GUARDED: Final = "guarded"
+"""Needs a password."""
+PASSWORD: Final = "correct horse battery"
 PORT: Final = 5432
 """Only part of the socket's name: nothing listens on a network."""
 
@@ -48,7 +52,7 @@ class Server:
     binaries: Path
     folder: Path
     owner: Mapping[str, Any]
-    """Whom the server's process belongs to, for `subprocess`."""
+    """Whom the process belongs to, for `subprocess`."""
     _process: subprocess.Popen[bytes] | None = None
     _guardian: subprocess.Popen[str] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -69,8 +73,8 @@ class Server:
         self._common = self._common or self.new_database()
         return self._common
 
-    def sql(self, *statements: str, url: str = "") -> str:
-        """Runs statements, each in a transaction of its own. Returns what they answered, a line for each row."""
+    def command(self, *statements: str, url: str = "") -> list[str | Path]:
+        """The command line that runs statements, each in a transaction of its own."""
         command: list[str | Path] = [
             self.binaries / "psql",
             "-XAtq",
@@ -80,6 +84,11 @@ class Server:
         ]
         for statement in statements:
             command += ["-c", statement]
+        return command
+
+    def sql(self, *statements: str, url: str = "") -> str:
+        """Runs statements. Returns what they answered, a line for each row."""
+        command = self.command(*statements, url=url)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -118,10 +127,9 @@ class Server:
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(_START_SECONDS)
-            self._process = None
-        if self._guardian is not None:
-            self._guardian.communicate()
-            self._guardian = None
+            if self._guardian is not None:
+                self._guardian.communicate(f"-{self._process.pid}\n")
+            self._process = self._guardian = None
 
     def _guard(self, group: int) -> None:
         program = [sys.executable, guardian.__file__]
@@ -157,7 +165,10 @@ def new_server() -> Server:
         program += ["--encoding=UTF8", "--locale=C", f"--username={USER}"]
         done = subprocess.run(program, capture_output=True, text=True, check=False, **owner)
         assert done.returncode == 0, done.stderr
+        rules = folder / "data" / "pg_hba.conf"
+        rules.write_text(f"local all {GUARDED} scram-sha-256\n{rules.read_text()}")
         made.start()
+        made.sql(f"CREATE ROLE {GUARDED} LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
     except BaseException:
         shutil.rmtree(folder)
         raise

@@ -146,6 +146,10 @@ class Database:
         """Somebody who sees what other processes do."""
         return Lookout(self._product, self._lane.lookout())
 
+    def line(self) -> Line:
+        """A connection that is kept. It reads; whatever is locked by it itself is locked until it is closed."""
+        return self._lane.lookout()
+
     def log_bytes(self) -> int:
         """Size of the log that has to be kept small."""
         return self._product.log_bytes()

@@ -25,6 +25,7 @@ _CONNECT_SECONDS: Final = 10.0
 _MAX_REPORT: Final = 300
 _CHUNK: Final = 1_000
 _MIGRATION_LOCK: Final = 0x7475726E646F636B  # "turndock"
+_PRESENCE_LOCK: Final = _MIGRATION_LOCK + 1
 
 SessionKey = tuple[int, str]
 """Key of a scope, and a session's id."""
@@ -37,6 +38,10 @@ def options(url: str, password: str | None, *, lock_timeout_ms: int, read_only: 
         # A process that stands still in the middle of a transaction must not hold up the others for ever.
         "idle_in_transaction_session_timeout": str(max(lock_timeout_ms, 1_000)),
         "lock_timeout": str(lock_timeout_ms),
+        # A machine that has vanished must not keep its locks.
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
     }
     if read_only:
         settings["default_transaction_read_only"] = "on"
@@ -50,7 +55,8 @@ def reading_options(url: str, password: str | None, *, lock_timeout_ms: int, rea
     """How the engine that reads is made."""
     return {
         **options(url, password, lock_timeout_ms=lock_timeout_ms, read_only=True),
-        "pool_size": readers + 1,  # one is kept by whoever looks out for other processes
+        "pool_size": readers
+        + 2,  # one is kept by whoever looks out for other processes, one for the server's lock
         "max_overflow": 0,
         "pool_reset_on_return": None,
         "isolation_level": "AUTOCOMMIT",
@@ -74,6 +80,23 @@ def clock_us(connection: Connection) -> int:
 def lock_migrations(connection: Connection) -> None:
     """Let one process at a time look at the schema and change it, until the transaction's end."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+
+
+def take_presence(connection: Connection) -> bool:
+    """Be the database's only server for as long as the connection lasts. Repeatable. False if another one is."""
+    taken: bool = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_PRESENCE_LOCK})").scalar_one()
+    return taken
+
+
+def present_server(connection: Connection) -> str:
+    """Where the database's server connects from, in words; empty if none is there."""
+    statement = (
+        "SELECT coalesce(host(client_addr), 'the database''s own machine') FROM pg_locks"
+        " JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted"
+        f" AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        f" AND (classid::bigint << 32 | objid::bigint) = {_PRESENCE_LOCK}"
+    )
+    return connection.exec_driver_sql(statement).scalar() or ""
 
 
 def lock_sessions(connection: Connection, keys: Iterable[SessionKey]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Hashable
 from pathlib import Path
@@ -118,6 +119,8 @@ class PostgreSQL:
     def lane(self, readers: int) -> Lane:
         from turndock_server.stores.sql.engine_async import AsyncLane
 
+        if importlib.util.find_spec("asyncpg") is None:
+            raise invalid("url", 'needs a driver that is not installed: pip install "turndock[postgres]"')
         timeout = self._busy_timeout_ms
         return AsyncLane(
             make_url(postgresql.ENGINE_URL),

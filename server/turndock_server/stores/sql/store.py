@@ -69,6 +69,7 @@ from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
 from turndock_server.stores.sql.postgresql import SessionKey
+from turndock_server.stores.sql.presence import Presence
 from turndock_server.stores.sql.products import product_of
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
@@ -99,6 +100,7 @@ class SqlSessionStore:
         self._writer = Writer(database, self._bell, clock)
         self._undertaker = Undertaker(self._writer)
         self._scopes = scopes.Scopes()
+        self._presence: Presence | None = None
         self._is_closed = False
 
     @classmethod
@@ -142,12 +144,25 @@ class SqlSessionStore:
         store._undertaker.resume(left)
         return store
 
+    async def be_only_server(self, on_lost: Callable[[], None], *, patience_ms: int = 5_000) -> bool:
+        """Keep other servers away from a PostgreSQL database until the store is closed. False if one has it already.
+
+        It is asked for as long as `patience_ms`. `on_lost` is called should another server have it later, as may
+        happen when this one was cut off. Raises `TurndockError` for what the database reports.
+        """
+        line = self._database.line()
+        self._presence = await Presence.announce(line, patience_ms=patience_ms, on_lost=on_lost)
+        return self._presence is not None
+
     async def close(self) -> None:
         """Commit what is queued, answer everybody who waits, and close the database. Later calls are refused."""
         self._is_closed = True
         await self._bell.close()
         await self._undertaker.close()
         await self._writer.close()
+        if self._presence is not None:
+            await self._presence.close()
+            self._presence = None
         await self._database.close()
 
     @property

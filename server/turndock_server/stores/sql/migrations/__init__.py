@@ -47,6 +47,11 @@ def is_current(connection: Connection) -> bool:
     return revision == REVISIONS[-1]
 
 
+def has_tables(connection: Connection) -> bool:
+    """Whether there is anything in the database."""
+    return bool(inspect(connection).get_table_names())
+
+
 def required() -> TurndockError:
     """The error for a schema that could be made this release's and must not."""
     return TurndockError(
@@ -62,8 +67,8 @@ def bring_up_to_date(connection: Connection) -> None:
         postgresql.lock_migrations(connection)
     if is_current(connection):
         return
-    if inspect(connection).get_table_names():
-        _upgrade(connection)
+    if has_tables(connection):
+        upgrade(connection)
     else:
         metadata.create_all(connection)
         connection.execute(insert(alembic_version).values(version_num=REVISIONS[-1]))
@@ -71,11 +76,12 @@ def bring_up_to_date(connection: Connection) -> None:
         connection.execute(insert(scopes), [{"key": key, "tenant": tenant} for key, tenant in partitions])
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, to: str = "head") -> None:
+    """Take the schema through the revisions up to one, within the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, to)
