@@ -150,6 +150,11 @@ class Database:
         """A connection that is kept. It reads; whatever is locked by it itself is locked until it is closed."""
         return self._lane.lookout()
 
+    @property
+    def writer(self) -> Line:
+        """The connection that writes, for whoever has the database to himself."""
+        return self._lane.writer
+
     def log_bytes(self) -> int:
         """Size of the log that has to be kept small."""
         return self._product.log_bytes()

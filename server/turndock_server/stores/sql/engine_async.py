@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -25,16 +26,23 @@ class AsyncLane:
         self.writer = AsyncLine(self._writing)
         self._free_readers = asyncio.Semaphore(readers)  # who waits here waits as long as it takes
         self._reads = _UnderWay()
+        self._lookouts = WeakSet[AsyncLine]()
 
     def read(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
         return self._reads.begin(self._read(work))
 
     def lookout(self) -> AsyncLine:
-        return AsyncLine(self._reading)
+        line = AsyncLine(self._reading)
+        self._lookouts.add(line)
+        return line
 
     async def close(self) -> None:
         await self._reads.ended()
-        await self.writer.close()
+        for line in (
+            self.writer,
+            *self._lookouts,
+        ):  # a pool forgets those that are out when it is disposed of
+            await line.close()
         await self._writing.dispose()
         await self._reading.dispose()
 

@@ -62,15 +62,15 @@ from turndock_server.core import feed
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
-from turndock_server.stores.sql import encoding, lists, mailbox, migrations, runs, scopes, sessions
+from turndock_server.stores.sql import encoding, lists, mailbox, runs, scopes, sessions
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
+from turndock_server.stores.sql.opening import open_database
 from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.presence import Presence
-from turndock_server.stores.sql.products import product_of
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.snapshots import SqlAgentPersistence
@@ -126,16 +126,15 @@ class SqlSessionStore:
         Raises `TurndockError`: MIGRATION_REQUIRED when the schema is not this release's and cannot be made so, or must
         not be made so because `migrate` is false; STORAGE_CONNECTION_FAILED, STORAGE_BUSY, STORAGE_ERROR.
         """
-        product = product_of(
-            target, password=password, synchronous=synchronous, busy_timeout_ms=busy_timeout_ms
+        database = await open_database(
+            target,
+            password=password,
+            synchronous=synchronous,
+            busy_timeout_ms=busy_timeout_ms,
+            readers=readers,
+            migrate=migrate,
         )
-        database = Database(product, busy_timeout_ms=busy_timeout_ms, readers=readers)
         try:
-            await database.open()
-            if not await database.patiently(lambda: database.read(migrations.is_current)):
-                if not migrate:
-                    raise migrations.required()
-                await database.patiently(lambda: database.write(migrations.bring_up_to_date))
             left = await database.patiently(lambda: database.read(graves))
         except BaseException:
             await database.close()
