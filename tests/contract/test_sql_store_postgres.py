@@ -24,6 +24,7 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Page, Session, SessionStatus
 from turndock_server.stores.sql import SqlSessionStore
+from turndock_server.stores.sql.engine_async import AsyncLane
 from turndock_server.stores.sql.transaction import Transaction
 
 SESSION = "ses_1"
@@ -237,10 +238,10 @@ async def test_a_server_that_crashes_and_comes_back_is_waited_for(own_server: po
     async with opened(own_server.new_database(), busy_timeout_ms=20_000) as store:
         await append(store)
         own_server.stop(SIGQUIT)
-        calls = [asyncio.ensure_future(append(store)), asyncio.ensure_future(numbers_of(store))]
+        writing, reading = asyncio.create_task(append(store)), asyncio.create_task(numbers_of(store))
         await asyncio.sleep(0)
         await asyncio.to_thread(own_server.start)
-        await asyncio.gather(*calls)
+        await asyncio.gather(writing, reading)
         assert await numbers_of(store) == [1, 2]
 
 
@@ -284,7 +285,9 @@ async def test_a_lock_held_beyond_the_busy_timeout_is_a_retryable_error_of_its_s
 ) -> None:
     async with opened(url, busy_timeout_ms=200) as store, opened(url) as other:
         await append(store)
-        async with other._database._lane._writing.begin() as holder:  # type: ignore[attr-defined]  # as above
+        lane = other._database._lane
+        assert isinstance(lane, AsyncLane)
+        async with lane._writing.begin() as holder:
             await holder.exec_driver_sql(f"SELECT 1 FROM sessions WHERE id = '{SESSION}' FOR UPDATE")
             refused, written = await asyncio.gather(
                 append(store), append(store, "ses_2"), return_exceptions=True

@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from support.toolchains import missing
 from turndock_server import guardian
@@ -45,14 +45,21 @@ _SETTINGS: Final = {
 _START_SECONDS: Final = 30.0
 
 
+class Owner(TypedDict, total=False):
+    """Whom a process belongs to, for `subprocess`; empty = us."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
 @dataclass(slots=True)
 class Server:
     """A cluster of databases, and the process that serves it."""
 
     binaries: Path
     folder: Path
-    owner: Mapping[str, Any]
-    """Whom the process belongs to, for `subprocess`."""
+    owner: Owner
     _process: subprocess.Popen[bytes] | None = None
     _guardian: subprocess.Popen[str] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -92,6 +99,14 @@ class Server:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def dump_schema(self, url: str) -> str:
+        """The statements that would make a database's tables again."""
+        command: list[str | Path] = [self.binaries / "pg_dump", "--schema-only", url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        # Newer ones put a random word around it all.
+        return "\n".join(line for line in done.stdout.splitlines() if "restrict" not in line)
 
     def start(self) -> None:
         """Starts the process and waits until it serves."""
@@ -152,11 +167,11 @@ def server() -> Server:
 
 def new_server() -> Server:
     """A server of the caller's own, who ends it."""
-    owner: Mapping[str, Any] = {}
+    owner: Owner = {}
     folder = Path(tempfile.mkdtemp(prefix="turndock-pg-", dir="/tmp"))  # a socket's path must be short
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
-        owner = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
+        owner = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
     try:
         made = Server(_binaries(folder, owner), folder, owner)
@@ -189,7 +204,7 @@ def remove_shared() -> None:
         _shared = None
 
 
-def _binaries(folder: Path, owner: Mapping[str, Any]) -> Path:
+def _binaries(folder: Path, owner: Owner) -> Path:
     """Where the programs of a PostgreSQL server are: in a Python package, or as the system has installed them."""
     installed = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
     candidates = sorted(installed, key=lambda path: int(path.parent.name), reverse=True)
@@ -211,7 +226,7 @@ def _binaries(folder: Path, owner: Mapping[str, Any]) -> Path:
     missing("no PostgreSQL server is installed")
 
 
-def _runs(binaries: Path, owner: Mapping[str, Any]) -> bool:
+def _runs(binaries: Path, owner: Owner) -> bool:
     try:
         asked = subprocess.run(
             [binaries / "postgres", "--version"], capture_output=True, check=False, **owner

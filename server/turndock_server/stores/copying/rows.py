@@ -103,7 +103,7 @@ class Rows:
         row = await self.run(lambda c: c.execute(own).first())
         if row is None:
             return
-        key, largest, *values = row
+        key, largest, *values = list[Any](row)
         yield None, [values]
         rows_at_once = max(1, min(_PAGE_ROWS, _PAGE_BYTES // max(1, largest)))
         for part in of_session():
