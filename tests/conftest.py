@@ -31,3 +31,10 @@ def _end_postgres() -> Iterator[None]:
     """The PostgreSQL server, if a test has started it, ends with the test run."""
     yield
     postgres.remove_shared()
+
+
+@pytest.fixture(autouse=True)
+def _share_databases() -> Iterator[None]:
+    """A PostgreSQL database that a test has used is emptied for the next one."""
+    yield
+    postgres.recycle()

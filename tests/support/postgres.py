@@ -64,20 +64,35 @@ class Server:
     _guardian: subprocess.Popen[str] | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _common: str = ""
+    _in_use: list[str] = field(default_factory=list[str])
+    _free: list[str] = field(default_factory=list[str])
 
     def url(self, database: str = "postgres", user: str = USER) -> str:
         """The URL of a database."""
         return f"postgresql://{user}@/{database}?host={self.folder}&port={PORT}"
 
     def new_database(self) -> str:
-        """Makes an empty database. Returns its URL."""
-        name = f"test_{next(self._numbers)}"
-        self.sql(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
-        return self.url(name)
+        """The URL of an empty database, which is the test's until its end."""
+        if self._free:
+            url = self._free.pop()
+            self.sql("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", url=url)
+        else:
+            name = f"test_{next(self._numbers)}"
+            self.sql(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+            url = self.url(name)
+        self._in_use.append(url)
+        return url
+
+    def recycle(self) -> None:
+        """What a test had, the next one may have: a new database is many files."""
+        self._free += self._in_use
+        self._in_use.clear()
 
     def common_database(self) -> str:
         """The URL of a database for tests that are not disturbed by what others have left: quick to get."""
-        self._common = self._common or self.new_database()
+        if not self._common:
+            self._common = self.new_database()
+            self._in_use.remove(self._common)
         return self._common
 
     def command(self, *statements: str, url: str = "") -> list[str | Path]:
@@ -163,6 +178,12 @@ def server() -> Server:
     if _shared is None:
         _shared = new_server()
     return _shared
+
+
+def recycle() -> None:
+    """Says so to the server of this test run, if there is one."""
+    if _shared is not None:
+        _shared.recycle()
 
 
 def new_server() -> Server:
