@@ -338,7 +338,7 @@ async def test_a_server_is_copied_scope_by_scope(tmp_path: Path) -> None:
 def test_every_table_has_its_place_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     tables.check_all_are_known()
     assert {part.table.name for part in tables.of_session()} >= {"events", "runs", "retry_tokens"}
-    assert {part.table.name for part in tables.of_scope()} >= {"tombstones"}
+    assert {part.table.name for part in tables.of_scope()} >= {"tombstones", "snapshots", "snapshot_tokens"}
     metadata = MetaData()
     for table in schema.metadata.sorted_tables:
         table.to_metadata(metadata)

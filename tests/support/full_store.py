@@ -10,6 +10,8 @@ from turndock.store.v1 import (
     EditRunRequest,
     EnqueueRunRequest,
     FlushRequest,
+    Lifecycle,
+    PersistStateRequest,
     SaveRunRequest,
     SaveSessionRequest,
 )
@@ -96,6 +98,15 @@ async def fill(store: SqlSessionStore, *, is_pruned: bool = True, is_claimed: bo
         await store.delete_session(
             DeleteSessionRequest(scope=where, session_id="gone", request_id="d1", fence=fence)
         )
+        snapshot = PersistStateRequest(
+            scope=where,
+            agent_id="agent_0",
+            conversation_id="ses_0",
+            request_id="p1",
+            lifecycle=Lifecycle.LIFECYCLE_ON_COMPLETION,
+        )
+        snapshot.snapshot.state_json = '{"n":1}'
+        await store.agent_persistence.persist_state(snapshot)
         # A log and a run of a session that nobody has saved.
         await store.append_events(AppendEventsRequest(scope=where, events=[event("bare")]))
         bare = Run(id="run_0", session_id="bare", status=RunStatus.RUN_STATUS_RUNNING)

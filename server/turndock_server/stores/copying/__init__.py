@@ -20,6 +20,7 @@ LEFT_BY_READING = (
     "how many owners a session has had (epochs)",
     "what is remembered of deleted sessions",
     "logs and runs of sessions that were never saved",
+    "agents' snapshots",
 )
 """What a store does not show to those who call it."""
 LEFT_BY_WRITING = ("incarnations (cursors of watchers begin anew)", "the times at which events were stored")

@@ -125,7 +125,9 @@ class Rows:
             return False
         values = dict(zip((column.name for column in part.columns), row, strict=True))
         place = and_(part.of == scope, *(column == values[column.name] for column in part.order))
-        found = await self.run(lambda c: c.execute(select(*part.columns).where(place)).first())
+        found = await self.run(
+            lambda c: c.execute(select(*part.columns).select_from(part.source).where(place)).first()
+        )
         if found is not None and list(found) != list(row):
             where = ", ".join(f"{column.name} {values[column.name]!r}" for column in part.order)
             raise TurndockError("ALREADY_EXISTS", f"the target has other {part.table.name} for {where}")
@@ -173,6 +175,10 @@ class Rows:
 
     async def write(self, part: Part, owner: int, scope: int, rows: Sequence[Sequence[Any]]) -> None:
         """Write what belongs to a session or a scope."""
+        if part.parent is not None:
+            for row in rows:
+                await self.run(_insert_below(part, part.parent, owner, row))
+            return
         also = {part.of.name: owner} | ({"scope": scope} if "scope" in part.table.columns else {})
         values = [_named(part.columns, row) | also for row in rows]
         await self.run(lambda c: c.execute(insert(part.table), values))
@@ -189,7 +195,13 @@ class Rows:
             wanted = [part.of == owner]
             if last is not None:
                 wanted.append(_beyond(part.order, [last[index] for index in where]))
-            page = select(*part.columns).where(*wanted).order_by(*part.order).limit(rows)
+            page = (
+                select(*part.columns)
+                .select_from(part.source)
+                .where(*wanted)
+                .order_by(*part.order)
+                .limit(rows)
+            )
             found = await self.run(_fetch(page))
             if found:
                 yield found
@@ -210,6 +222,17 @@ def _fetch(statement: Select[*tuple[Any, ...]]) -> Callable[[Connection], Sequen
 
 def _fetch_first(statement: Select[str]) -> Callable[[Connection], list[str]]:
     return lambda connection: list(connection.execute(statement).scalars())
+
+
+def _insert_below(part: Part, parent: Part, owner: int, row: Sequence[Any]) -> Callable[[Connection], object]:
+    """Write a row that belongs to a row of another part."""
+    values = _named(part.columns, row)
+    above = select(parent.table.columns[OWN_KEY]).where(
+        parent.of == owner, *(column == values[column.name] for column in parent.order)
+    )
+    own: dict[str, Any] = {column.name: values[column.name] for column in part.own}
+    link = part.link.name if part.link is not None else ""
+    return lambda c: c.execute(insert(part.table).values({**own, link: above.scalar_subquery()}))
 
 
 def _named(columns: Sequence[Column[Any]], row: Sequence[Any]) -> dict[str, Any]:

@@ -217,8 +217,8 @@ snapshots = Table(
     Column("key", RowKey, primary_key=True),
     Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
     # One of the two says whose it is; the other is empty.
-    Column("conversation_id", Text, nullable=False),
-    Column("agent_id", Text, nullable=False),
+    Column("conversation_id", Word, nullable=False),
+    Column("agent_id", Word, nullable=False),
     # NULL where nothing was saved but the flag.
     Column("body", LargeBinary),
     Column("interrupted", Integer, nullable=False),
@@ -231,7 +231,7 @@ snapshot_tokens = Table(
     "snapshot_tokens",
     metadata,
     Column("snapshot", RowKey, ForeignKey("snapshots.key"), primary_key=True, autoincrement=False),
-    Column("request_id", Text, primary_key=True),
+    Column("request_id", Word, primary_key=True),
     Column("fingerprint", LargeBinary, nullable=False),
 )
 maintenance_answers = Table(
