@@ -15,6 +15,7 @@ from turndock_server.stores.copying.rows import Name, Rows
 from turndock_server.stores.sql import encoding
 from turndock_server.stores.sql import runs as run_rows
 from turndock_server.stores.sql import sessions as session_rows
+from turndock_server.stores.sql.rows import SessionRow
 from turndock_server.stores.sql.schema import events as events_table
 from turndock_server.stores.sql.schema import sessions as sessions_table
 from turndock_server.stores.sql.transaction import Transaction
@@ -50,6 +51,8 @@ async def write(source: Calls, session: Session, target: Rows) -> None:
                 c.execute(insert(sessions_table).returning(sessions_table.c.key), values).scalar_one()
             )
         )
+        row = SessionRow(scope, session.id, key=key)
+        await target.run(lambda c: session_rows.put_tags(Transaction(c, 0, is_careful=False), row, own))
         async for run in source.runs(name):
             await target.run(_put(key, run))
         log = {"pruned_through": 0, "largest_event": 0, "last_notification": 0}

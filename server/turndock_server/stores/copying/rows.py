@@ -15,13 +15,14 @@ from turndock.errors import TurndockError
 from turndock_server.stores.copying.tables import OWN_KEY, Part, of_scope, of_session
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.failures import REPORTED, storage_error
-from turndock_server.stores.sql.schema import scopes, sessions
+from turndock_server.stores.sql.schema import GRAVEYARD_KEY, scopes, sessions
 
 T = TypeVar("T")
 
 _PAGE_BYTES: Final = 8 << 20
 _PAGE_ROWS: Final = 1_000
-_SESSION_COLUMNS: Final = [column for column in sessions.columns if column.name not in {OWN_KEY, "scope"}]
+_THERE_ANEW: Final = frozenset({OWN_KEY, "scope", "indexed_through"})
+_SESSION_COLUMNS: Final = [column for column in sessions.columns if column.name not in _THERE_ANEW]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Rows:
     async def tenants(self) -> list[str]:
         """The scopes there are, the unscoped one among them."""
         found = await self.run(lambda c: c.execute(select(scopes.c.tenant, scopes.c.key)).all())
-        self._scopes = {row.tenant: row.key for row in found}
+        self._scopes = {row.tenant: row.key for row in found if row.key != GRAVEYARD_KEY}
         return sorted(self._scopes)
 
     async def names(self, tenant: str) -> AsyncIterator[Name]:

@@ -11,8 +11,10 @@ from typing import Any, Final
 from sqlalchemy import Column, FromClause, PrimaryKeyConstraint, Table, UniqueConstraint
 
 from turndock.errors import TurndockError
-from turndock_server.stores.sql.schema import alembic_version, metadata, scopes, sessions
+from turndock_server.stores.sql.schema import alembic_version, event_index, metadata, scopes, sessions
 
+DERIVED: Final = frozenset({event_index.name})
+"""What a database makes of the rest by itself, as far as a session's `indexed_through` does not say that it has."""
 OWN_KEY: Final = "key"
 """The column by which a database numbers its rows. Every database numbers for itself."""
 
@@ -80,7 +82,7 @@ def check_all_are_known() -> None:
 
 
 def _others() -> list[Table]:
-    own = {scopes.name, sessions.name, alembic_version.name}
+    own = {scopes.name, sessions.name, alembic_version.name, *DERIVED}
     return [table for table in metadata.sorted_tables if table.name not in own]
 
 
@@ -103,7 +105,7 @@ def _part(table: Table, owner: str, owners: Table) -> Part | None:
         return None
     unique = [each for each in table.constraints if isinstance(each, UniqueConstraint | PrimaryKeyConstraint)]
     orders = sorted(
-        tuple(str(each.name) for each in constraint.columns if each.name != owner)
+        tuple(str(each.name) for each in constraint.columns if each.name not in {owner, "scope"})
         for constraint in unique
         if owner in constraint.columns
     )

@@ -113,7 +113,7 @@ session_tags = Table(
     "session_tags",
     metadata,
     Column("scope", RowKey, primary_key=True, autoincrement=False),
-    Column("tag", Text, primary_key=True),
+    Column("tag", Word, primary_key=True),
     Column(
         "session",
         RowKey,
@@ -163,8 +163,8 @@ runs = Table(
     Column("body", LargeBinary, nullable=False),
     # What is searched and added up. The session's scope again, so that one index has a scope's runs in their order.
     Column("scope", RowKey, nullable=False, server_default="0"),
-    Column("provider", Text, nullable=False, server_default=""),
-    Column("model", Text, nullable=False, server_default=""),
+    Column("provider", Word, nullable=False, server_default=""),
+    Column("model", Word, nullable=False, server_default=""),
     Column("started_at", BigInteger, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -238,7 +238,7 @@ maintenance_answers = Table(
     "maintenance_answers",
     metadata,
     Column("scope", RowKey, ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
-    Column("request_id", Text, primary_key=True),
+    Column("request_id", Word, primary_key=True),
     Column("fingerprint", LargeBinary, nullable=False),
     Column("response", LargeBinary, nullable=False),
 )

@@ -381,11 +381,8 @@ class SqlSessionStore:
         held_in = await self._read(
             lambda connection: [self._scopes.find(connection, tenant) for tenant in tenants]
         )
-        held: list[SessionKey] = [
-            (partition.key, claim.session_id)
-            for partition, claim in zip(held_in, request.claims, strict=True)
-            if partition is not None
-        ]
+        pairs = zip(held_in, request.claims, strict=True)
+        held = [(partition.key, claim.session_id) for partition, claim in pairs if partition is not None]
         return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request), held)
 
     async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
