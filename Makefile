@@ -37,7 +37,7 @@ $(RUNTIME): $(INPUTS) Makefile | $(BIN)/python
 
 $(DEVELOPMENT): $(RUNTIME)
 	@echo "Installing the development tools into $(VENV) ..."
-	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[server,llama,dev]'
+	@$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable '.[server,postgres,llama,dev]'
 	@touch $@
 
 # The generator lives apart: its protoc must not decide which protobuf and grpcio Turndock runs on.

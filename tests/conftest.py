@@ -1,13 +1,13 @@
 """What every test gets."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
-from support import toolchains
+from support import postgres, toolchains
 
 # Examples are drawn anew on every developer's run and are the same on every run in CI.
 hypothesis.settings.register_profile("turndock", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -24,3 +24,17 @@ def require_tool() -> Callable[[str], Path]:
 def repository() -> Path:
     """The root of the work tree."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_postgres() -> Iterator[None]:
+    """The PostgreSQL server, if a test has started it, ends with the test run."""
+    yield
+    postgres.remove_shared()
+
+
+@pytest.fixture(autouse=True)
+def _share_databases() -> Iterator[None]:
+    """A PostgreSQL database that a test has used is emptied for the next one."""
+    yield
+    postgres.recycle()

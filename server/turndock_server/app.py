@@ -92,8 +92,10 @@ class CannotStart(Exception):
 class App:
     """A server: `start`, then `stop`. What was started is stopped in the opposite order, also when a start fails."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, on_superseded: Callable[[], None] = lambda: None) -> None:
+        """`on_superseded` is called when another server has taken the store over, and this one must end."""
         self._settings = settings
+        self._on_superseded = on_superseded
         self._cleanup = AsyncExitStack()
         self._health = health.aio.HealthServicer()
         self._plugins: dict[str, Dock] = {}
@@ -249,11 +251,18 @@ class App:
         from turndock_server.stores.sql import SqlSessionStore
 
         store = await SqlSessionStore.open(
-            self._settings.store_path,
+            settings.url or self._settings.store_path,
+            password=settings.read_password(),
             synchronous=settings.synchronous,
             busy_timeout_ms=settings.busy_timeout_ms,
         )
         self._cleanup.push_async_callback(store.close)
+        if settings.url and not await store.be_only_server(
+            self._on_superseded, patience_ms=settings.busy_timeout_ms
+        ):
+            raise CannotStart(
+                "another server has this database. Stop it, or name another database as store.url"
+            )
         return store
 
     def _maintenance(
@@ -426,8 +435,8 @@ async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None]
     A second signal ends the turns under way at once, a third one the process. Returns the exit code. Raises
     `CannotStart`.
     """
-    app = App(settings)
     asked_to_stop = asyncio.Event()
+    app = App(settings, on_superseded=asked_to_stop.set)
     signals = itertools.count(1)
 
     def on_signal() -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
-import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import pytest
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
 
-from support import sql_programs
+from support.sharing import Program, opened, run
 from support.sql_programs import event
 from turndock.errors import Code, TurndockError
 from turndock.store.v1 import (
@@ -37,58 +33,6 @@ from turndock.types.v1 import Event, EventBatch, EventType, Run, RunStatus, Sess
 from turndock_server.stores.sql import SqlMaintenance, SqlSessionStore, sqlite
 
 SESSION = "ses_1"
-
-
-class Program:
-    """A process of `support.sql_programs` that waits at the barrier."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    @classmethod
-    async def start(cls, name: str, path: Path, *arguments: object) -> Program:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            sql_programs.__file__,
-            name,
-            str(path),
-            *map(str, arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={"PYTHONPATH": str(Path(sql_programs.__file__).parent.parent)},
-        )
-        program = cls(process)
-        assert await program._line() == b"ready\n"
-        return program
-
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
-
-    async def outcome(self) -> Any:
-        told = await self._line()
-        assert await self._process.wait() == 0
-        return json.loads(told)
-
-    async def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        return await self._process.stdout.readline()
-
-
-async def run(name: str, path: Path, *arguments: object) -> Any:
-    """The outcome of a program that starts at once."""
-    program = await Program.start(name, path, *arguments)
-    program.go()
-    return await program.outcome()
-
-
-@asynccontextmanager
-async def opened(path: Path, **options: Any) -> AsyncGenerator[SqlSessionStore]:
-    store = await SqlSessionStore.open(path, **options)
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def numbers_of(store: SqlSessionStore) -> list[int]:

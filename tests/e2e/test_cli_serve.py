@@ -65,7 +65,7 @@ async def test_a_configuration_with_a_mistake_starts_nothing(tmp_path: Path) -> 
     ended = await commands.run("serve", cwd=tmp_path)
     assert ended.code == 2
     assert "turndock.toml: server.listn: unknown key. Did you mean server.listen?" in ended.err
-    assert "turndock.toml: store.kind: must be sqlite, memory or plugin:<name>" in ended.err
+    assert "turndock.toml: store.kind: must be sqlite, postgresql, memory or plugin:<name>" in ended.err
     assert not (tmp_path / "turndock-data").exists()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support import postgres
 from support.servers import (
     PLUGIN,
     WAIT_S,
@@ -237,14 +238,21 @@ async def kill_at_random(server: ServerProcess, rng: random.Random, pulse: Pulse
     return when
 
 
+def store_config(kind: str) -> str:
+    if kind == "sqlite":
+        return ""
+    return f'[store]\nkind = "postgresql"\nurl = "{postgres.server().new_database()}"\n'
+
+
+@pytest.mark.parametrize(("store", "kills"), [("sqlite", KILLS), ("postgresql", 5)])
 async def test_over_twenty_kills_nothing_acknowledged_is_lost_done_twice_or_seen_twice(
-    tmp_path: Path,
+    tmp_path: Path, store: str, kills: int
 ) -> None:
     seed = int(os.environ.get(SEED) or random.randrange(10**6))
     print(f"{SEED}={seed}")
     rng = random.Random(seed)
     backend = ScriptedBackend()
-    server = ServerProcess(tmp_path, config(tmp_path))
+    server = ServerProcess(tmp_path, store_config(store) + config(tmp_path))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(beside(f"unix:{tmp_path / 'backend'}", backend=backend))
         stack.push_async_callback(server.close)
@@ -269,7 +277,7 @@ async def test_over_twenty_kills_nothing_acknowledged_is_lost_done_twice_or_seen
         await pulse.more(100)
         server.kill()
         await server.ended()
-        moments = Counter([await kill_at_random(server, rng, pulse) for _ in range(KILLS - 1)])
+        moments = Counter([await kill_at_random(server, rng, pulse) for _ in range(kills - 1)])
         await server.start()
         for load in loads:
             load.finish()

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
+from support import postgres
 from support.docking import Mode, docked
 from support.hosting import Served, make_host, served
 from support.parts import Script
@@ -55,7 +56,7 @@ from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
 
-StoreName = Literal["memory", "sqlite", "remote"]
+StoreName = Literal["memory", "sqlite", "postgres", "remote"]
 Watching = AsyncGenerator[WatchResponse, None]
 
 WAIT_S = 20.0
@@ -350,7 +351,8 @@ async def opened_store(name: StoreName, folder: Path) -> AsyncGenerator[SessionS
         async with _store_over_grpc(MemorySessionStore()) as remote:
             yield remote
         return
-    store = await SqlSessionStore.open(folder / "turndock.db", synchronous="normal")
+    place = postgres.server().new_database() if name == "postgres" else folder / "turndock.db"
+    store = await SqlSessionStore.open(place, synchronous="normal")
     try:
         yield store
     finally:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from support import postgres
 from turndock import events
 from turndock.ports import SessionStore
 from turndock.remote.stores import RemoteSessionStore
@@ -44,6 +45,16 @@ async def sql(folder: Path, clock: Callable[[], int] = events.now_us) -> AsyncGe
 async def sql_async(folder: Path) -> AsyncGenerator[SessionStore]:
     """The SQL store over the asynchronous driver."""
     store = await SqlSessionStore.open(f"sqlite+aiosqlite:///{folder / 'store.db'}")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def sql_postgres(folder: Path) -> AsyncGenerator[SessionStore]:
+    """The SQL store on a PostgreSQL database that others have used before."""
+    store = await SqlSessionStore.open(postgres.server().common_database())
     try:
         yield store
     finally:
@@ -104,5 +115,7 @@ STORES: dict[str, Opener] = {
     "sql-async": sql_async,
     "memory-grpc": remote(memory),
     "sql-grpc": remote(sql),
+    "postgres": sql_postgres,
+    "postgres-grpc": remote(sql_postgres),
 }
 """Every implementation there is, by name."""

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from support import postgres
 from turndock.errors import TurndockError
 from turndock.ports import AgentPersistence
 from turndock.remote import RemoteAgentPersistence
@@ -44,6 +45,7 @@ PERSISTENCES: dict[str, Callable[[Path], AbstractAsyncContextManager[AgentPersis
     "memory": in_memory,
     "sql-threads": lambda folder: beside_sessions(f"sqlite:///{folder / 'turndock.db'}"),
     "sql-async": lambda folder: beside_sessions(f"sqlite+aiosqlite:///{folder / 'turndock.db'}"),
+    "postgres": lambda _: beside_sessions(postgres.server().new_database()),
 }
 """Every implementation of this repository, by name."""
 

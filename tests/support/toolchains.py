@@ -18,10 +18,11 @@ def require_tool(name: str) -> Path:
     found = shutil.which(name)
     if found is not None:
         return Path(found)
-    _missing(f"{name} is not installed")
+    missing(f"{name} is not installed")
 
 
-def _missing(message: str) -> NoReturn:
+def missing(message: str) -> NoReturn:
+    """Skips the test, or fails it where CI=true."""
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(f"{message}, and CI must run every test")
     pytest.skip(message)
@@ -30,7 +31,7 @@ def _missing(message: str) -> NoReturn:
 def require_package(name: str) -> None:
     """Like `require_tool` for an optional Python package, by the name it is imported by."""
     if importlib.util.find_spec(name) is None:
-        _missing(f"the package {name} is not installed")
+        missing(f"the package {name} is not installed")
 
 
 def require_uv() -> Path:
@@ -46,4 +47,4 @@ def require_registry(uv: Path) -> None:
     probe: list[str | Path] = [uv, "pip", "compile", "--quiet", "--no-deps", "--no-cache", "-"]
     asked = subprocess.run(probe, input="protobuf", capture_output=True, text=True, check=False)
     if asked.returncode != 0:
-        _missing("no package registry can be reached")
+        missing("no package registry can be reached")

@@ -120,7 +120,11 @@ def test_a_relative_path_in_a_file_is_relative_to_the_file(monkeypatch: pytest.M
     [
         ("[server]\nlistn = 'x'", "server.listn", "Did you mean server.listen?"),
         ("[sever]\nlisten = 'x'", "sever", "Did you mean server?"),
-        ("[store]\nzzz = 1", "store.zzz", "Known here: busy_timeout_ms, kind, path, synchronous"),
+        (
+            "[store]\nzzz = 1",
+            "store.zzz",
+            "Known here: busy_timeout_ms, kind, password, path, synchronous, url",
+        ),
         (
             "[plugins.a]\nendpoint='h:1'\nrequird=true",
             "plugins.a.requird",
@@ -253,7 +257,10 @@ def test_stores_may_be_plug_ins_and_are_then_required() -> None:
 
 @pytest.mark.parametrize("kind", ["postgres", "plugin:", ""])
 def test_a_kind_of_store_that_there_is_not_is_refused(kind: str) -> None:
-    assert "must be sqlite, memory or plugin:<name>" in faults(f"store.kind = '{kind}'")["store.kind"]
+    assert (
+        "must be sqlite, postgresql, memory or plugin:<name>"
+        in faults(f"store.kind = '{kind}'")["store.kind"]
+    )
 
 
 def test_snapshots_are_kept_only_if_asked_for() -> None:
@@ -355,3 +362,42 @@ def test_the_example_still_holds_when_all_of_it_is_switched_on(
     assert live != text
     monkeypatch.setenv("MODEL_API_KEY", "x")
     assert load(file(live)).plugins
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "problem"),
+    [
+        ('kind = "postgresql"', "store.url", "is missing"),
+        ('url = "postgresql://me@db/x"', "store.url", 'is only for kind = "postgresql"'),
+        ('password = {env = "X"}', "store.password", 'is only for kind = "postgresql"'),
+        ('kind = "postgresql"\nurl = "mysql://db/x"', "store.url", "must be postgresql://"),
+        ('kind = "postgresql"\nurl = "postgresql://me:pass@db/x"', "store.url", "holds a password"),
+        ('kind = "postgresql"\nurl = "postgresql://me@db/x?password=p"', "store.url", "holds a password"),
+        (
+            'kind = "postgresql"\nurl = "postgresql://db/x"\nsynchronous = "normal"',
+            "store.synchronous",
+            "only for",
+        ),
+        (
+            'kind = "postgresql"\nurl = "postgresql://db/x"\npassword = "secret"',
+            "store.password",
+            "is no reference",
+        ),
+    ],
+)
+def test_a_database_is_described_completely_and_without_its_password(
+    text: str, key: str, problem: str
+) -> None:
+    said = faults(f"[store]\n{text}")[key]
+    assert problem in said
+    assert ":pass" not in said
+
+
+def test_the_password_of_a_database_is_a_secret_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n")
+    text = '[store]\nkind = "postgresql"\nurl = "postgresql://me@db/x"\npassword = {file = "secret"}'
+    (tmp_path / "turndock.toml").write_text(text)
+    settings = load(tmp_path / "turndock.toml")
+    assert settings.store.read_password() == "s3cret"
+    assert settings.secrets() == ["s3cret"]
+    assert settings.lock_path is None

@@ -5,15 +5,26 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, MetaData, create_engine, insert
 
+from support import postgres
 from turndock.errors import TurndockError
-from turndock_server.stores.sql import SqlSessionStore, migrations, schema
+from turndock.store.v1 import (
+    AppendEventsRequest,
+    ClaimAgentRequest,
+    GetEventsRequest,
+    GetSessionRequest,
+    ListRunsRequest,
+)
+from turndock.types.v1 import Event, EventType, Fence, Run, RunStatus, Scope, Session, SessionStatus
+from turndock_server.stores.sql import SqlSessionStore, encoding, migrations, schema
+from turndock_server.stores.sql.engine import Database
+from turndock_server.stores.sql.products import product_of
 
 
 @contextmanager
@@ -131,9 +142,7 @@ async def test_a_file_that_is_no_database_is_an_error_of_the_store(
     assert len(str(failure.value)) < 1024
 
 
-@pytest.mark.parametrize(
-    "target", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", ":memory:", "://"]
-)
+@pytest.mark.parametrize("target", ["mysql://host/db", "sqlite://", "sqlite:///:memory:", ":memory:", "://"])
 async def test_what_names_no_file_is_refused(target: str) -> None:
     with pytest.raises(TurndockError) as refusal:
         await SqlSessionStore.open(target)
@@ -157,3 +166,161 @@ def test_an_empty_file_is_opened_without_alembic(tmp_path: Path) -> None:
         "sys.exit('alembic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- On both databases, from the first schema up ------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return postgres.server().new_database() if request.param == "postgresql" else str(tmp_path / "store.db")
+
+
+@asynccontextmanager
+async def writing(
+    database: str,
+) -> AsyncGenerator[Callable[[Callable[[Connection], object]], Awaitable[object]]]:
+    """Runs functions over a database whose schema nobody has looked at, each in a transaction."""
+    opened = Database(
+        product_of(database, password=None, synchronous="normal", busy_timeout_ms=5_000),
+        busy_timeout_ms=5_000,
+        readers=1,
+    )
+    try:
+        await opened.open()
+        yield opened.write
+    finally:
+        await opened.close()
+
+
+def first_schema(connection: Connection) -> None:
+    """What the first release left behind: tables without a line of today's code, and rows in all of them."""
+    schema.alembic_version.create(connection)
+    migrations.upgrade(connection, to="0001")
+    tables = MetaData()
+    tables.reflect(connection)
+
+    def put(table: str, **values: object) -> int:
+        rows = tables.tables[table]
+        statement = insert(rows).values(values)
+        if "key" not in rows.columns:
+            connection.execute(statement)
+            return 0
+        return int(connection.execute(statement.returning(rows.columns["key"])).scalar_one())
+
+    session = Session(id="ses_1", agent_id="a1", status=SessionStatus.SESSION_STATUS_ACTIVE, created_at_us=5)
+    run = Run(id="run_1", session_id="ses_1", status=RunStatus.RUN_STATUS_PENDING, prompt="?")
+    for tenant in ("", "acme"):
+        scope = put("scopes", tenant=tenant) if tenant else schema.UNSCOPED_KEY
+        key = put(
+            "sessions",
+            scope=scope,
+            id="ses_1",
+            incarnation="first",
+            body=session.SerializeToString(),
+            agent_id="a1",
+            status=session.status,
+            created_at=5,
+            updated_at=6,
+            stopped=0,
+            halted=0,
+            last_sequence=2,
+            pruned_through=1,
+            largest_event=200,
+            last_notification=0,
+            notified_sequence=schema.NEVER,
+            epoch=7,
+            owner="",
+            ticket_id="",
+            lease_until=0,
+        )
+        body = Event(
+            id="evt_2", session_id="ses_1", time_us=1, sequence=2, incarnation="first", stored_at_us=9
+        )
+        body.type, body.message_streamed.text = EventType.EVENT_TYPE_MESSAGE_STREAMED, "kept"
+        put(
+            "events",
+            session=key,
+            sequence=2,
+            scope=scope,
+            id=encoding.event_key("evt_2"),
+            type=body.type,
+            run=0,
+            stored_at=9,
+            body=body.SerializeToString(),
+        )
+        put(
+            "runs",
+            session=key,
+            id="run_1",
+            status=run.status,
+            queue_key=3,
+            created_at=4,
+            prompt_bytes=1,
+            unsettled=1,
+            body=run.SerializeToString(),
+        )
+        put("retry_tokens", session=key, request_id="t", fingerprint=b"f", response=b"r")
+        put(
+            "tombstones",
+            scope=scope,
+            session_id="gone",
+            incarnation="x",
+            epoch=3,
+            deleted_at=1,
+            request_id="",
+            fingerprint=b"",
+        )
+
+
+async def test_data_of_the_first_schema_is_there_after_every_migration(database: str) -> None:
+    async with writing(database) as write:
+        await write(first_schema)
+    if max(schema.REVISIONS) != "0001":
+        with pytest.raises(TurndockError, match="MIGRATION_REQUIRED"):
+            await SqlSessionStore.open(database, migrate=False)
+    store = await SqlSessionStore.open(database)
+    for scope in (None, Scope(tenant="acme")):
+        request = GetSessionRequest(scope=scope, session_id="ses_1")
+        session = (await store.get_session(request)).session
+        assert (session.agent_id, session.incarnation, session.last_sequence) == ("a1", "first", 2)
+        page = await store.get_events(GetEventsRequest(scope=scope, session_id="ses_1"))
+        assert [each.message_streamed.text for each in page.events] == ["kept"]
+        assert (page.head, page.pruned_through) == (2, 1)
+        runs = await store.list_runs(ListRunsRequest(scope=scope, session_id="ses_1"))
+        assert [(each.id, each.queue_key) for each in runs.runs] == [("run_1", 3)]
+        claim = ClaimAgentRequest(scope=scope, session_id="ses_1", owner="h", ticket_id="t", lease_ms=1)
+        assert (await store.claim_agent(claim)).epoch == 8
+        event = Event(id="evt_2", session_id="ses_1", time_us=1, type=EventType.EVENT_TYPE_MESSAGE_STREAMED)
+        event.message_streamed.text = "kept"
+        known = await store.append_events(
+            AppendEventsRequest(scope=scope, events=[event], fence=Fence(epoch=8), strict_duplicates=True)
+        )
+        assert known.results[0].duplicate
+    await store.close()
+    await (await SqlSessionStore.open(database, migrate=False)).close()
+
+
+async def test_the_schema_of_a_postgresql_database_is_what_its_revisions_make() -> None:
+    server = postgres.server()
+    made, migrated = server.new_database(), server.new_database()
+    await (await SqlSessionStore.open(made)).close()
+    async with writing(migrated) as write:
+        await write(schema.alembic_version.create)
+        await write(migrations.bring_up_to_date)
+    assert server.dump_schema(made) == server.dump_schema(migrated)
+
+
+async def test_a_newer_or_foreign_postgresql_database_is_refused_and_left_alone() -> None:
+    server = postgres.server()
+    url = server.new_database()
+    await (await SqlSessionStore.open(url)).close()
+    server.sql("UPDATE alembic_version SET version_num = '9999'", url=url)
+    with pytest.raises(TurndockError, match="9999, which is newer than") as refusal:
+        await SqlSessionStore.open(url)
+    assert refusal.value.reason == "MIGRATION_REQUIRED"
+    assert server.sql("SELECT * FROM alembic_version", url=url) == "9999"
+    foreign = server.new_database()
+    server.sql("CREATE TABLE theirs (x int)", url=foreign)
+    with pytest.raises(TurndockError, match="tables of something else"):
+        await SqlSessionStore.open(foreign)

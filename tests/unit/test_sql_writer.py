@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy import event as sqlalchemy_event
 
+from support import postgres
 from support.sql_programs import event
 from turndock.errors import TurndockError
 from turndock.store.v1 import (
@@ -34,8 +35,10 @@ from turndock_server.stores.sql.transaction import Transaction
 SESSION = "ses_1"
 
 
-@pytest.fixture(params=["sqlite", "sqlite+aiosqlite"])
+@pytest.fixture(params=["sqlite", "sqlite+aiosqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return postgres.server().new_database()
     return f"{request.param}:///{tmp_path / 'store.db'}"
 
 
@@ -206,6 +209,7 @@ def _tenants(connection: Connection) -> list[str]:
     return [tenant for (tenant,) in connection.exec_driver_sql("SELECT tenant FROM scopes")]
 
 
+@pytest.mark.parametrize("url", ["sqlite", "sqlite+aiosqlite"], indirect=True)
 async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(store: SqlSessionStore) -> None:
     await append(store)
 

@@ -27,12 +27,22 @@ ListenOption = Annotated[
 DataOption = Annotated[
     Path | None, typer.Option(show_default=False, help="The data directory. Wins over the file.")
 ]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|URL",
+        show_default=False,
+        help="Where sessions are kept: a SQLite file, or postgresql://user@host/database. Wins over the file.",
+    ),
+]
 
 
 def serve(
+    *,
     config: ConfigOption = None,
     listen: ListenOption = None,
     data: DataOption = None,
+    store: StoreOption = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an unencrypted address that other machines can reach.")
     ] = False,
@@ -46,7 +56,7 @@ def serve(
     from turndock_server.observability import Redactor, configure
 
     try:
-        settings = load(config, _overrides(listen, data, insecure=insecure))
+        settings = load(config, _overrides(listen, data, store, insecure=insecure))
         redactor = Redactor(settings.secrets())
     except ConfigError as error:
         raise refused(error) from None
@@ -73,11 +83,12 @@ def demo(
 
 
 def doctor(
+    *,
     config: ConfigOption = None,
     listen: ListenOption = None,
     data: DataOption = None,
+    store: StoreOption = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="As for `serve`.")] = False,
-    *,
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start the plug-ins of the server, ask them, end them.")
     ] = True,
@@ -91,7 +102,7 @@ def doctor(
     """
     from turndock_server.doctor import Level, examine
 
-    findings = examine(config, _overrides(listen, data, insecure=insecure), start=start)
+    findings = examine(config, _overrides(listen, data, store, insecure=insecure), start=start)
     if as_json:
         say_json(
             [
@@ -119,7 +130,7 @@ def _verdict(levels: list[str]) -> str:
     return " and ".join(words) or "Nothing is wrong."
 
 
-def _overrides(listen: str | None, data: Path | None, *, insecure: bool) -> dict[str, Any]:
+def _overrides(listen: str | None, data: Path | None, store: str | None, *, insecure: bool) -> dict[str, Any]:
     """What the options say, nested like the file."""
     server: dict[str, Any] = {"listen": listen} if listen else {}
     if insecure:
@@ -127,6 +138,11 @@ def _overrides(listen: str | None, data: Path | None, *, insecure: bool) -> dict
     overrides: dict[str, Any] = {"server": server} if server else {}
     if data:
         overrides["data"] = str(data)
+    if store:
+        is_url = store.startswith(("postgresql", "postgres:")) and "://" in store
+        overrides["store"] = (
+            {"kind": "postgresql", "url": store} if is_url else {"kind": "sqlite", "path": store}
+        )
     return overrides
 
 

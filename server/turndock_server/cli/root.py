@@ -15,6 +15,7 @@ from turndock_server.cli import (
     queries,
     runs,
     sessions,
+    store,
     tokens,
     transfer,
     watching,
@@ -71,3 +72,4 @@ transfer.add_to(sessions.app)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=STORED)
 app.add_typer(maintenance.app, name="maintenance", rich_help_panel=STORED)
+app.add_typer(store.app, name="store", rich_help_panel=STORED)

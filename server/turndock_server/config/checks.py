@@ -61,6 +61,25 @@ def _paths(settings: Settings) -> Iterator[Fault]:
         )
 
 
+def _database(settings: Settings) -> Iterator[Fault]:
+    store = settings.store
+    if store.kind == "postgresql":
+        if store.url is None:
+            yield Fault("store.url", "is missing", 'Such as url = "postgresql://turndock@localhost/turndock"')
+        if store.synchronous != "full":
+            yield Fault(
+                "store.synchronous",
+                'is only for kind = "sqlite"',
+                "Take it away; PostgreSQL's own setting is synchronous_commit",
+            )
+        return
+    for key in ("url", "password"):
+        if getattr(store, key) is not None:
+            yield Fault(
+                f"store.{key}", f'is only for kind = "postgresql", and this is {store.kind!r}', "Take it away"
+            )
+
+
 def _plugin_environments(settings: Settings) -> Iterator[Fault]:
     for name, plugin in settings.plugins.items():
         if plugin.env and not plugin.endpoint.startswith(EXEC):
@@ -90,6 +109,7 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
     _store_plugins,
     _docked_plugins,
     _paths,
+    _database,
     _plugin_environments,
     _sizes,
 )

@@ -16,7 +16,7 @@ from turndock_server.config import checks
 from turndock_server.config.errors import ConfigError, Fault
 from turndock_server.config.settings import Settings
 from turndock_server.config.unknown import fault_of
-from turndock_server.config.values import is_table
+from turndock_server.config.values import bare, is_table
 
 FILE_NAME: Final = "turndock.toml"
 FILE_VARIABLE: Final = "TURNDOCK_CONFIG"
@@ -132,7 +132,7 @@ def _anchored(kind: type[BaseModel], table: Table, directory: Path) -> Table:
         if isinstance(value, str) and Path in (annotation, *get_args(annotation)):
             result[key] = str(directory / value)
         elif is_table(value):
-            result[key] = _anchored_table(annotation, value, directory)
+            result[key] = _anchored_table(bare(annotation), value, directory)
         else:
             result[key] = value
     return result

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -62,6 +63,16 @@ def _plugin_endpoint(text: str) -> str:
         raise ValueError(f"the command line after exec: cannot be split: {error}") from None
     if not command:
         raise ValueError("no command line after exec:")
+    return text
+
+
+def _postgresql_url(text: str) -> str:
+    """Accepts the URL of a PostgreSQL database without a password in it."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"postgresql", "postgres", "postgresql+asyncpg"}:
+        raise ValueError("must be postgresql://user@host:port/database")
+    if parts.password or "password" in parse_qs(parts.query):
+        raise ValueError(f"holds a password. {BY_REFERENCE}, as store.password")
     return text
 
 
@@ -124,20 +135,32 @@ class ServerSettings(Section):
 class StoreSettings(Section):
     """What remembers sessions, runs and events."""
 
-    kind: Annotated[str, _kind("sqlite", "memory")] = "sqlite"
-    """`sqlite`: one file. `memory`: nothing survives the process. `plugin:<name>`: the plug-in of that name."""
+    kind: Annotated[str, _kind("sqlite", "postgresql", "memory")] = "sqlite"
+    """`sqlite`: one file. `postgresql`: a database server. `memory`: nothing survives the process. `plugin:<name>`: the
+    plug-in of that name."""
     path: Path | None = None
     """The file, for `sqlite`. Default: `turndock.db` in the data directory."""
     synchronous: Literal["full", "normal"] = "full"
     """For `sqlite`. `full`: what was acknowledged survives a power cut. `normal`: it survives the death of the process;
     a power cut may take the last moments with it, never the file's consistency. Faster on slow disks."""
     busy_timeout_ms: int = Field(default=5_000, ge=0, le=600_000)
-    """For `sqlite`: how long a write waits for another program that has the file locked, in milliseconds."""
+    """How long a write waits for another program that has the file or the row locked, and any call for a `postgresql`
+    server that cannot be reached, in milliseconds."""
+    url: Annotated[str, AfterValidator(_postgresql_url)] | None = None
+    """The database, for `postgresql`: `postgresql://user@host:5432/database`, with the parameters that libpq knows,
+    such as `?sslmode=verify-full&sslrootcert=/path`. It must hold no password."""
+    password: Reference | None = None
+    """For `postgresql`: the user's password, by reference: `{env = "NAME"}` or `{file = "path"}`. Without it, what
+    PostgreSQL's clients do without: `PGPASSWORD`, `~/.pgpass`, a certificate, or none."""
 
     @property
     def plugin(self) -> str | None:
         """Name of the plug-in that is the store; None = it is none."""
         return _plugin_of(self.kind)
+
+    def read_password(self) -> str | None:
+        """The password; None without one. Raises `ConfigError` for a reference that cannot be read."""
+        return None if self.password is None else self.password.read("store.password")
 
 
 class ArtifactSettings(Section):
@@ -459,6 +482,8 @@ class Settings(BaseSettings):
         }
         if self.jwt.secret is not None:
             found["jwt.secret"] = self.jwt.secret
+        if self.store.password is not None:
+            found["store.password"] = self.store.password
         return found
 
     def secrets(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from turndock_server.config.errors import Fault
-from turndock_server.config.values import BY_REFERENCE, Reference
+from turndock_server.config.values import BY_REFERENCE, Reference, bare
 
 
 def fault_of(kind: type[BaseModel], detail: Mapping[str, Any], *, source: str = "") -> Fault:
@@ -60,7 +60,7 @@ def _type_at(kind: Any, location: Iterable[str | int]) -> Any:
         if get_origin(kind) is dict:
             kind = get_args(kind)[1]
         elif isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            kind = kind.model_fields[str(part)].annotation
+            kind = bare(kind.model_fields[str(part)].annotation)
         else:
             return None
     return kind

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypeGuard, cast
+from types import NoneType
+from typing import Annotated, Any, Final, Self, TypeGuard, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -26,6 +27,13 @@ BY_REFERENCE: Final = 'Secrets are given by reference only: {env = "NAME"} or {f
 def is_table(value: object) -> TypeGuard[dict[str, Any]]:
     """Whether a value is a table of the file."""
     return isinstance(value, dict)
+
+
+def bare(annotation: Any) -> Any:
+    """A type without the None it may be instead."""
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    is_optional = len(options) == 1 and NoneType in get_args(annotation)
+    return options[0] if is_optional else annotation
 
 
 def looks_secret(key: str, value: object) -> bool:

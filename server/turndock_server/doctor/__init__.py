@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turndock_server.config import ConfigError, Settings, find_file, load
-from turndock_server.doctor import docking, places, security, storage, trying, words
+from turndock_server.doctor import database, docking, places, security, storage, trying, words
 from turndock_server.doctor.findings import Finding as Finding
 from turndock_server.doctor.findings import Level as Level
 
@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     storage.store_file,
     storage.store_schema,
     storage.store_lock,
+    database.database,
     storage.durability,
     docking.backends,
     docking.models,

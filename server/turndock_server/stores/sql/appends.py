@@ -18,7 +18,7 @@ from turndock.types.v1 import Event, EventType, Fence
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.core.wireformat import elements, varint
 from turndock_server.stores import rules
-from turndock_server.stores.sql import encoding, graves, rows
+from turndock_server.stores.sql import encoding, graves, postgresql, rows
 from turndock_server.stores.sql.encoding import Draft
 from turndock_server.stores.sql.rows import Partition, SessionRow
 from turndock_server.stores.sql.schema import events as events_table
@@ -240,7 +240,10 @@ class Book:
                 }
                 for row in changed
             ]
-            self._tx.connection.execute(_ADVANCE, advanced)
+            if self._tx.connection.dialect.name == "postgresql":
+                postgresql.advance(self._tx.connection, advanced)
+            else:
+                self._tx.connection.execute(_ADVANCE, advanced)
 
     def write_events(self) -> None:
         """Write the events alone. The rows of their sessions are to be written after `number`."""
@@ -321,6 +324,8 @@ def _check_expected(row: SessionRow, expected: ExpectedSequence | None) -> None:
 
 def _insert(connection: Connection, rows: Sequence[EventRow]) -> None:
     """Insert rows, many at once: a third faster than row by row, and the interpreter's lock changes hands less."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert_events(connection, rows)
     done = 0
     for size in _ROWS_AT_ONCE:
         statement = _insert_sql(connection.dialect, size)

@@ -4,28 +4,28 @@ Reads and writes are plain functions over a SQLAlchemy connection. Two lanes car
 
 - threads (a path, `sqlite://`): one hop for a transaction of many statements, where a driver that hops for every call
   costs several times as much;
-- asynchronous (`sqlite+aiosqlite://`): the same functions through SQLAlchemy's asynchronous engine, as a server
-  database needs it.
+- asynchronous (`postgresql://`, `sqlite+aiosqlite://`): the same functions through SQLAlchemy's asynchronous engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Engine
 
 from turndock.errors import TurndockError
-from turndock_server.stores.sql import sqlite
-from turndock_server.stores.sql.engine_threads import ThreadLane
+from turndock_server.stores.sql import postgresql
+from turndock_server.stores.sql.failures import REPORTED, storage_error
+from turndock_server.stores.sql.products import Product
 
 T = TypeVar("T")
 
 _RETRY_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 0.5
 
 
 class Line(Protocol):
@@ -65,77 +65,103 @@ class Lane(Protocol):
         ...
 
 
-def lane_of(url: URL, *, busy_timeout_ms: int, readers: int) -> Lane:
-    """The lane that a URL's driver asks for."""
-    if url.get_driver_name() == "aiosqlite":
-        from turndock_server.stores.sql.engine_async import AsyncLane
-
-        return AsyncLane(url, busy_timeout_ms=busy_timeout_ms, readers=readers)
-    return ThreadLane(url, busy_timeout_ms=busy_timeout_ms, readers=readers)
-
-
 class Database:
-    """The connections to one database file."""
+    """The connections to one database."""
 
-    def __init__(
-        self, url: URL, *, synchronous: sqlite.Synchronous, busy_timeout_ms: int, readers: int
-    ) -> None:
-        self._url = url
+    def __init__(self, product: Product, *, busy_timeout_ms: int, readers: int) -> None:
+        self._product = product
         self._busy_timeout_ms = busy_timeout_ms
-        self._lane = lane_of(url, busy_timeout_ms=busy_timeout_ms, readers=readers)
-        sqlite.set_up(self._lane.writing, self._lane.reading, synchronous)
+        self._lane = product.lane(readers)
 
     async def open(self) -> None:
-        """Open the file, and let readers and writers work side by side from now on. Raises `TurndockError`."""
-        await self.patiently(lambda: self._lane.writer.run(sqlite.use_wal))
+        """Open the database, and let readers and writers work side by side from now on. Raises `TurndockError`."""
+        await self.patiently(lambda: self._lane.writer.run(self._product.prepare))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until the busy timeout is over: a file that several processes open for the first time may refuse at once.
 
         Raises `TurndockError` for whatever the database reports.
         """
-        deadline = time.monotonic() + self._busy_timeout_ms / 1000
+        deadline = self._deadline()
         while True:
             try:
                 return await attempt()
-            except (SQLAlchemyError, sqlite3.Error, TurndockError) as error:
-                failure = error if isinstance(error, TurndockError) else sqlite.storage_error(error)
+            except (*REPORTED, TurndockError) as error:
+                failure = storage_error(error)
                 if failure.reason != "STORAGE_BUSY" or time.monotonic() > deadline:
                     raise failure from error
             await asyncio.sleep(_RETRY_SECONDS)
 
+    def now_us(self) -> int:
+        """The time of day of the database's machine, in microseconds since the Unix epoch."""
+        return self._product.now_us()
+
     async def read(self, work: Callable[[Connection], T]) -> T:
         """The result of reading. Raises `TurndockError` for whatever the database reports."""
         try:
-            return await self._lane.read(work)
-        except SQLAlchemyError as error:
-            raise sqlite.storage_error(error) from error
+            return await self._again_and_again(lambda: self._lane.read(work), lambda: False)
+        except REPORTED as error:
+            raise storage_error(error) from error
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """The result of writing in one transaction, committed. Raises what the database reports, unchanged."""
+        """The result of writing in one transaction, committed. Raises what the database reports, unchanged.
+
+        A transaction that was undone for no fault of its own is made again, so the function may be called repeatedly.
+        STORAGE_CONNECTION_FAILED if nobody can say whether it was committed.
+        """
+        is_committing = False
 
         def write(connection: Connection) -> T:
+            nonlocal is_committing
+            is_committing = False
             with connection.begin():
-                return work(connection)
+                self._product.begin(connection)
+                result = work(connection)
+                is_committing = True
+            return result
 
-        return self._lane.writer.run(write)
+        return self._again_and_again(lambda: self._lane.writer.run(write), lambda: is_committing)
+
+    async def _again_and_again(
+        self, attempt: Callable[[], Awaitable[T]], is_committing: Callable[[], bool]
+    ) -> T:
+        deadline = self._deadline()
+        pause = _RETRY_SECONDS
+        while True:
+            try:
+                return await attempt()
+            except REPORTED as error:
+                is_over = time.monotonic() > deadline
+                if is_over or not self._product.may_try_again(error, was_committing=is_committing()):
+                    if is_committing() and postgresql.is_lost(error):
+                        raise postgresql.outcome_unknown(error) from error
+                    raise
+            await asyncio.sleep(random.uniform(0, pause))  # so that two that collided do not collide again
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._busy_timeout_ms / 1000
 
     def lookout(self) -> Lookout:
         """Somebody who sees what other processes do."""
-        return Lookout(self._lane.lookout())
+        return Lookout(self._product, self._lane.lookout())
 
-    def wal_bytes(self) -> int:
-        """Size of the write-ahead log's file."""
-        return sqlite.wal_bytes(self._url)
+    def line(self) -> Line:
+        """A connection that is kept. It reads; whatever is locked by it itself is locked until it is closed."""
+        return self._lane.lookout()
 
-    async def empty_wal(self) -> bool:
-        """Move the write-ahead log into the database and cut its file. False if a reader was in the way.
+    @property
+    def writer(self) -> Line:
+        """The connection that writes, for whoever has the database to himself."""
+        return self._lane.writer
 
-        Raises what the database reports, unchanged.
-        """
-        return await self._lane.writer.run(
-            lambda connection: sqlite.truncate_wal(connection, self._busy_timeout_ms)
-        )
+    def log_bytes(self) -> int:
+        """Size of the log that has to be kept small."""
+        return self._product.log_bytes()
+
+    async def empty_log(self) -> bool:
+        """Make that log empty. False if a reader was in the way. Raises what the database reports, unchanged."""
+        return await self._lane.writer.run(self._product.empty_log)
 
     async def close(self) -> None:
         """Wait for what is under way, then close every connection."""
@@ -143,18 +169,19 @@ class Database:
 
 
 class Lookout:
-    """Sees that a file has changed, relative to what its connection saw before."""
+    """Sees that a database has changed, relative to what its connection saw before."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, product: Product, line: Line) -> None:
+        self._product = product
         self._line = line
-        self._version: int | None = None
+        self._version: Hashable = None
 
     async def has_changed(self) -> bool:
         """Whether another connection has committed anything since the last look. Raises `TurndockError`."""
         try:
-            version = await self._line.run(sqlite.data_version)
-        except SQLAlchemyError as error:
-            raise sqlite.storage_error(error) from error
+            version = await self._line.run(self._product.version)
+        except REPORTED as error:
+            raise storage_error(error) from error
         self._version, before = version, self._version
         return version != before
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-
-from turndock_server.stores.sql import sqlite
 
 T = TypeVar("T")
 
@@ -17,23 +16,33 @@ T = TypeVar("T")
 class AsyncLane:
     """A `Lane`: one connection writes, and a few read."""
 
-    def __init__(self, url: URL, *, busy_timeout_ms: int, readers: int) -> None:
-        self._writing = create_async_engine(url, **sqlite.writing_options(busy_timeout_ms))
-        self._reading = create_async_engine(url, **sqlite.reading_options(busy_timeout_ms, readers))
+    def __init__(
+        self, url: URL, *, writing: Mapping[str, Any], reading: Mapping[str, Any], readers: int
+    ) -> None:
+        """`writing` and `reading` are how the two engines are made."""
+        self._writing = create_async_engine(url, **writing)
+        self._reading = create_async_engine(url, **reading)
         self.writing, self.reading = self._writing.sync_engine, self._reading.sync_engine
         self.writer = AsyncLine(self._writing)
         self._free_readers = asyncio.Semaphore(readers)  # who waits here waits as long as it takes
         self._reads = _UnderWay()
+        self._lookouts = WeakSet[AsyncLine]()
 
     def read(self, work: Callable[[Connection], T]) -> asyncio.Future[T]:
         return self._reads.begin(self._read(work))
 
     def lookout(self) -> AsyncLine:
-        return AsyncLine(self._reading)
+        line = AsyncLine(self._reading)
+        self._lookouts.add(line)
+        return line
 
     async def close(self) -> None:
         await self._reads.ended()
-        await self.writer.close()
+        for line in (
+            self.writer,
+            *self._lookouts,
+        ):  # a pool forgets those that are out when it is disposed of
+            await line.close()
         await self._writing.dispose()
         await self._reading.dispose()
 
@@ -62,8 +71,13 @@ class AsyncLine:
 
     async def _run(self, work: Callable[[Connection], T]) -> T:
         async with self._turn:
-            self._connection = self._connection or await self._engine.connect()
-            return await self._connection.run_sync(work)
+            connection = self._connection = self._connection or await self._engine.connect()
+            try:
+                return await connection.run_sync(work)
+            finally:
+                if connection.invalidated:  # it is lost; whoever comes next gets another
+                    self._connection = None
+                    await connection.close()
 
 
 class _UnderWay:

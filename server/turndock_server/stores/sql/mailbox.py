@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import BigInteger, bindparam, cast, func, select, update
 
 from turndock.errors import TurndockError, not_found
 from turndock.store.v1 import (
@@ -44,7 +44,7 @@ _RENEW: Final = (
 )
 _PLACE: Final = update(runs).where(runs.c.key == bindparam("row")).values(queue_key=bindparam("place"))
 _COUNTS: Final = (
-    select(runs.c.status, func.count(), func.sum(runs.c.prompt_bytes))
+    select(runs.c.status, func.count(), cast(func.sum(runs.c.prompt_bytes), BigInteger))
     .where(runs.c.session == bindparam("session"), runs.c.unsettled == 1)
     .group_by(runs.c.status)
 )

@@ -99,11 +99,18 @@ _COLUMNS: Final = (
     sessions.c.lease_until,
     sessions.c.tag_count,
 )
-_ROW: Final = select(*_COLUMNS).where(
-    sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id")
+# Where not the whole database is locked for one writer, the rows are, until the transaction's end. (SQLite has no such
+# words, and none are said to it.)
+_ROW: Final = (
+    select(*_COLUMNS)
+    .where(sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id"))
+    .with_for_update(key_share=True)
 )
-_ROWS: Final = select(*_COLUMNS).where(
-    sessions.c.scope == bindparam("scope"), sessions.c.id.in_(bindparam("ids", expanding=True))
+_ROWS: Final = (
+    select(*_COLUMNS)
+    .where(sessions.c.scope == bindparam("scope"), sessions.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(sessions.c.id)
+    .with_for_update(key_share=True)
 )
 _TOMBSTONES: Final = select(tombstones.c.session_id, tombstones.c.epoch).where(
     tombstones.c.scope == bindparam("scope"), tombstones.c.session_id.in_(bindparam("ids", expanding=True))
@@ -122,7 +129,7 @@ def load_all(tx: Transaction, partition: Partition, session_ids: Collection[str]
     """Rows by session id; those that are not there are yet to be made."""
     if len(session_ids) == 1:
         return {session_id: load(tx, partition, session_id) for session_id in session_ids}
-    wanted = list(session_ids)
+    wanted = sorted(session_ids)
     rows: dict[str, SessionRow] = {}
     for first in range(0, len(wanted), _CHUNK):
         ids = wanted[first : first + _CHUNK]

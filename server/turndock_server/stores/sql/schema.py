@@ -45,6 +45,9 @@ metadata = MetaData()
 # SQLite numbers rows by itself only where the type is called INTEGER; it is 64 bits wide there all the same.
 RowKey = BigInteger().with_variant(Integer(), "sqlite")
 
+# Compared and ordered by code points in every database, as SQLite does by itself, and so do cursors.
+Word = Text().with_variant(Text(collation="C"), "postgresql")
+
 alembic_version = Table(
     "alembic_version",
     metadata,
@@ -55,7 +58,7 @@ scopes = Table(
     "scopes",
     metadata,
     Column("key", RowKey, primary_key=True),
-    Column("tenant", Text, nullable=False, unique=True),
+    Column("tenant", Word, nullable=False, unique=True),
 )
 """Partitions by number, so that no index repeats their names."""
 
@@ -64,13 +67,13 @@ sessions = Table(
     metadata,
     Column("key", RowKey, primary_key=True),
     Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
-    Column("id", Text, nullable=False),
-    Column("incarnation", Text, nullable=False),
+    Column("id", Word, nullable=False),
+    Column("incarnation", Word, nullable=False),
     # NULL for a session that was never saved and only has a log or runs.
     Column("body", LargeBinary),
-    Column("agent_id", Text, nullable=False, default=""),
+    Column("agent_id", Word, nullable=False, default=""),
     # `agent_id` while the session's agent is not stopped: unique, as NULLs never collide.
-    Column("live_agent", Text),
+    Column("live_agent", Word),
     Column("status", Integer, nullable=False, default=0),
     Column("created_at", BigInteger, nullable=False, default=0),
     Column("updated_at", BigInteger, nullable=False, default=0),
@@ -85,8 +88,8 @@ sessions = Table(
     # `NEVER` for a session without an agent: none of its events is a notification to anyone.
     Column("notified_sequence", BigInteger, nullable=False, default=NEVER),
     Column("epoch", BigInteger, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("ticket_id", Text, nullable=False),
+    Column("owner", Word, nullable=False),
+    Column("ticket_id", Word, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
     # Through which number its log is in `event_index`.
     Column("indexed_through", BigInteger, nullable=False, default=0, server_default="0"),
@@ -110,7 +113,7 @@ session_tags = Table(
     "session_tags",
     metadata,
     Column("scope", RowKey, primary_key=True, autoincrement=False),
-    Column("tag", Text, primary_key=True),
+    Column("tag", Word, primary_key=True),
     Column(
         "session",
         RowKey,
@@ -125,13 +128,13 @@ tombstones = Table(
     "tombstones",
     metadata,
     Column("scope", RowKey, ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
-    Column("session_id", Text, primary_key=True),
-    Column("incarnation", Text, nullable=False),
+    Column("session_id", Word, primary_key=True),
+    Column("incarnation", Word, nullable=False),
     # A session made again grants epochs above it, so that no owner of the old one can write into the new one.
     Column("epoch", BigInteger, nullable=False),
     Column("deleted_at", BigInteger, nullable=False),
     # The retry token of the deletion, which cannot live with the session: a late retry must not delete the next one.
-    Column("request_id", Text, nullable=False),
+    Column("request_id", Word, nullable=False),
     Column("fingerprint", LargeBinary, nullable=False),
 )
 """The latest deletion of each session that was ever deleted."""
@@ -140,7 +143,7 @@ retry_tokens = Table(
     "retry_tokens",
     metadata,
     Column("session", RowKey, ForeignKey("sessions.key"), primary_key=True, autoincrement=False),
-    Column("request_id", Text, primary_key=True),
+    Column("request_id", Word, primary_key=True),
     Column("fingerprint", LargeBinary, nullable=False),
     Column("response", LargeBinary, nullable=False),
 )
@@ -150,7 +153,7 @@ runs = Table(
     metadata,
     Column("key", RowKey, primary_key=True),
     Column("session", RowKey, ForeignKey("sessions.key"), nullable=False),
-    Column("id", Text, nullable=False),
+    Column("id", Word, nullable=False),
     Column("status", Integer, nullable=False),
     Column("queue_key", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -160,8 +163,8 @@ runs = Table(
     Column("body", LargeBinary, nullable=False),
     # What is searched and added up. The session's scope again, so that one index has a scope's runs in their order.
     Column("scope", RowKey, nullable=False, server_default="0"),
-    Column("provider", Text, nullable=False, server_default=""),
-    Column("model", Text, nullable=False, server_default=""),
+    Column("provider", Word, nullable=False, server_default=""),
+    Column("model", Word, nullable=False, server_default=""),
     Column("started_at", BigInteger, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -214,8 +217,8 @@ snapshots = Table(
     Column("key", RowKey, primary_key=True),
     Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
     # One of the two says whose it is; the other is empty.
-    Column("conversation_id", Text, nullable=False),
-    Column("agent_id", Text, nullable=False),
+    Column("conversation_id", Word, nullable=False),
+    Column("agent_id", Word, nullable=False),
     # NULL where nothing was saved but the flag.
     Column("body", LargeBinary),
     Column("interrupted", Integer, nullable=False),
@@ -228,14 +231,14 @@ snapshot_tokens = Table(
     "snapshot_tokens",
     metadata,
     Column("snapshot", RowKey, ForeignKey("snapshots.key"), primary_key=True, autoincrement=False),
-    Column("request_id", Text, primary_key=True),
+    Column("request_id", Word, primary_key=True),
     Column("fingerprint", LargeBinary, nullable=False),
 )
 maintenance_answers = Table(
     "maintenance_answers",
     metadata,
     Column("scope", RowKey, ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
-    Column("request_id", Text, primary_key=True),
+    Column("request_id", Word, primary_key=True),
     Column("fingerprint", LargeBinary, nullable=False),
     Column("response", LargeBinary, nullable=False),
 )

@@ -31,7 +31,7 @@ _IS: Final = (
     & (snapshots.c.conversation_id == bindparam("of_conversation"))
     & (snapshots.c.agent_id == bindparam("of_agent"))
 )
-_FIND: Final = select(snapshots.c.key, snapshots.c.epoch).where(_IS)
+_FIND: Final = select(snapshots.c.key, snapshots.c.epoch).where(_IS).with_for_update()
 _BODY: Final = select(snapshots.c.body).where(_IS)
 _INSERT: Final = insert(snapshots).returning(snapshots.c.key)
 _UPDATE: Final = update(snapshots).where(snapshots.c.key == bindparam("row"))

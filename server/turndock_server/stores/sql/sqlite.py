@@ -1,4 +1,4 @@
-"""All that is SQLite's own: URLs, settings of connections, the write-ahead log, and what errors mean.
+"""All that is SQLite's own: settings of connections, the write-ahead log, and what errors mean.
 
 The writing connection begins every transaction with BEGIN IMMEDIATE, so that it waits for other processes before it has
 read anything, and never fails because of a stale snapshot. The reading ones are in autocommit: each statement is a
@@ -11,11 +11,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sqlalchemy import URL, Connection, Engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 
-from turndock.errors import TurndockError, invalid
+from turndock.errors import TurndockError
 
 Synchronous = Literal["full", "normal"]
 """What a commit waits for: what it wrote survives a power cut with `full`, the death of the process with `normal`."""
@@ -41,22 +41,6 @@ _READER_PRAGMAS: Final = ("query_only = ON", "cache_size = -4096", "temp_store =
 
 _CHECKPOINT_TIMEOUT_MS: Final = 100
 _MAX_REPORT: Final = 300
-
-
-def url_of(target: str | Path) -> URL:
-    """The URL of a database that is given by URL or by path. Raises VALIDATION_ERROR for what is no SQLite file."""
-    if isinstance(target, str) and "://" in target:
-        try:
-            url = make_url(target)
-        except ArgumentError:
-            raise invalid("url", "is no database URL") from None
-        if url.drivername not in DRIVERS:
-            raise invalid("url", f"names {url.drivername!r}; a path or one of {sorted(DRIVERS)} is needed")
-    else:
-        url = URL.create("sqlite", database=str(target))
-    if not url.database or url.database == ":memory:":
-        raise invalid("url", "must name a file: several connections share the database")
-    return url
 
 
 def writing_options(busy_timeout_ms: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from turndock import events
 from turndock.errors import TurndockError, invalid, not_found
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -63,16 +62,19 @@ from turndock_server.core import feed
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
-from turndock_server.stores.sql import encoding, lists, mailbox, migrations, runs, scopes, sessions
+from turndock_server.stores.sql import encoding, lists, mailbox, runs, scopes, sessions
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
+from turndock_server.stores.sql.opening import open_database
+from turndock_server.stores.sql.postgresql import SessionKey
+from turndock_server.stores.sql.presence import Presence
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
 from turndock_server.stores.sql.snapshots import SqlAgentPersistence
-from turndock_server.stores.sql.sqlite import Synchronous, url_of
+from turndock_server.stores.sql.sqlite import Synchronous
 from turndock_server.stores.sql.transaction import Write
 from turndock_server.stores.sql.upkeep import SqlUpkeep
 from turndock_server.stores.sql.wakeups import Bell
@@ -98,6 +100,7 @@ class SqlSessionStore:
         self._writer = Writer(database, self._bell, clock)
         self._undertaker = Undertaker(self._writer)
         self._scopes = scopes.Scopes()
+        self._presence: Presence | None = None
         self._is_closed = False
 
     @classmethod
@@ -105,38 +108,50 @@ class SqlSessionStore:
         cls,
         target: str | Path,
         *,
+        password: str | None = None,
         synchronous: Synchronous = "full",
         busy_timeout_ms: int = 5_000,
         readers: int = 4,
         migrate: bool = True,
-        clock: Callable[[], int] = events.now_us,
+        clock: Callable[[], int] | None = None,
     ) -> Self:
         """Open the database at a path or URL; a file that is not there is made.
 
-        `sqlite+aiosqlite:///<path>` asks for the asynchronous driver, a path and `sqlite:///<path>` for threads.
-        `busy_timeout_ms` is how long a write waits for other processes before it is refused with STORAGE_BUSY,
-        `readers` how many reads go on at once, `clock` the time of day in microseconds since the Unix epoch.
+        `sqlite+aiosqlite:///<path>` asks for the asynchronous driver, a path and `sqlite:///<path>` for threads,
+        `postgresql://<user>@<host>/<database>` for a server, whose `password` need not be in the URL.
+        `synchronous` is SQLite's. `busy_timeout_ms` is how long a write waits for other processes before it is refused
+        with STORAGE_BUSY, and any call for a server that cannot be reached; `readers` how many reads go on at once,
+        `clock` the time of day in microseconds since the Unix epoch, by default that of the database's machine.
 
         Raises `TurndockError`: MIGRATION_REQUIRED when the schema is not this release's and cannot be made so, or must
         not be made so because `migrate` is false; STORAGE_CONNECTION_FAILED, STORAGE_BUSY, STORAGE_ERROR.
         """
-        database = Database(
-            url_of(target), synchronous=synchronous, busy_timeout_ms=busy_timeout_ms, readers=readers
+        database = await open_database(
+            target,
+            password=password,
+            synchronous=synchronous,
+            busy_timeout_ms=busy_timeout_ms,
+            readers=readers,
+            migrate=migrate,
         )
-
         try:
-            await database.open()
-            if not await database.patiently(lambda: database.read(migrations.is_current)):
-                if not migrate:
-                    raise migrations.required()
-                await database.patiently(lambda: database.write(migrations.bring_up_to_date))
             left = await database.patiently(lambda: database.read(graves))
         except BaseException:
             await database.close()
             raise
-        store = cls(database, Clock(clock))
+        store = cls(database, Clock(clock or database.now_us))
         store._undertaker.resume(left)
         return store
+
+    async def be_only_server(self, on_lost: Callable[[], None], *, patience_ms: int = 5_000) -> bool:
+        """Keep other servers away from a PostgreSQL database until the store is closed. False if one has it already.
+
+        It is asked for as long as `patience_ms`. `on_lost` is called should another server have it later, as may
+        happen when this one was cut off. Raises `TurndockError` for what the database reports.
+        """
+        line = self._database.line()
+        self._presence = await Presence.announce(line, patience_ms=patience_ms, on_lost=on_lost)
+        return self._presence is not None
 
     async def close(self) -> None:
         """Commit what is queued, answer everybody who waits, and close the database. Later calls are refused."""
@@ -144,6 +159,9 @@ class SqlSessionStore:
         await self._bell.close()
         await self._undertaker.close()
         await self._writer.close()
+        if self._presence is not None:
+            await self._presence.close()
+            self._presence = None
         await self._database.close()
 
     @property
@@ -157,7 +175,9 @@ class SqlSessionStore:
         checks.check_session(request.session)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: sessions.save(tx, partition, request))
+        return await self._write(
+            partition, request.session.id, lambda tx: sessions.save(tx, partition, request)
+        )
 
     async def get_session(self, request: GetSessionRequest) -> GetSessionResponse:
         checks.check_session_id(request.session_id)
@@ -183,7 +203,9 @@ class SqlSessionStore:
         checks.check_session_id(request.session_id)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        left = await self._writer.write(lambda tx: sessions.remove(tx, partition, request))
+        left = await self._write(
+            partition, request.session_id, lambda tx: sessions.remove(tx, partition, request)
+        )
         if left is not None:
             await self._undertaker.finish(left)
         return DeleteSessionResponse()
@@ -194,7 +216,9 @@ class SqlSessionStore:
         checks.check_run(request.run)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: runs.save(tx, partition, request))
+        return await self._write(
+            partition, request.run.session_id, lambda tx: runs.save(tx, partition, request)
+        )
 
     async def get_run(self, request: GetRunRequest) -> GetRunResponse:
         checks.check_session_id(request.session_id)
@@ -233,7 +257,8 @@ class SqlSessionStore:
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             await self._writer.write(
-                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse),
+                _sessions_of(append),
             )
         else:
             await self._writer.append(append)
@@ -245,7 +270,8 @@ class SqlSessionStore:
         append = await self._append_of(request, (request.event,), "event")
         if request.request_id:
             return await self._writer.write(
-                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse)
+                lambda tx: append_once(tx, append, request, AppendEventWithSequenceResponse),
+                _sessions_of(append),
             )
         return AppendEventWithSequenceResponse.FromString(b"".join(await self._writer.append(append)))
 
@@ -258,7 +284,9 @@ class SqlSessionStore:
         if len(append.session_ids) > 1:
             checks.check_append(request)
         if request.request_id:
-            return await self._writer.write(lambda tx: append_once(tx, append, request, AppendEventsResponse))
+            return await self._writer.write(
+                lambda tx: append_once(tx, append, request, AppendEventsResponse), _sessions_of(append)
+            )
         return AppendEventsResponse.FromString(b"".join(await self._writer.append(append)))
 
     async def append_block(self, new: NewEvents) -> Appended | AppendEventsResponse:
@@ -273,7 +301,9 @@ class SqlSessionStore:
     async def flush(self, request: FlushRequest) -> FlushResponse:
         checks.check_flush(request)
         append = await self._append_of(request, request.events.events, "events.events")
-        return await self._writer.write(lambda tx: flushing.flush(tx, append, request))
+        return await self._write(
+            append.partition, request.session.id, lambda tx: flushing.flush(tx, append, request)
+        )
 
     async def get_events(self, request: GetEventsRequest) -> GetEventsResponse:
         limit, wait_ms = checks.check_get_events(request)
@@ -335,31 +365,41 @@ class SqlSessionStore:
         checks.check_enqueue(request)
         _check_fence(fence_of(request))
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.enqueue(tx, partition, request))
+        return await self._write(
+            partition, request.run.session_id, lambda tx: mailbox.enqueue(tx, partition, request)
+        )
 
     async def claim_agent(self, request: ClaimAgentRequest) -> ClaimAgentResponse:
         checks.check_claim(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.claim(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.claim(tx, partition, request)
+        )
 
     async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
         tenants = [tenant for tenant, _ in checks.check_renew(request)]
         held_in = await self._read(
             lambda connection: [self._scopes.find(connection, tenant) for tenant in tenants]
         )
-        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request))
+        pairs = zip(held_in, request.claims, strict=True)
+        held = [(partition.key, claim.session_id) for partition, claim in pairs if partition is not None]
+        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request), held)
 
     async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
         checks.check_release(request)
         _check_fence(request.fence)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.release(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.release(tx, partition, request)
+        )
 
     async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
         checks.check_edit(request)
         checks.check_request_id(request.request_id)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: mailbox.edit(tx, partition, request))
+        return await self._write(
+            partition, request.session_id, lambda tx: mailbox.edit(tx, partition, request)
+        )
 
     async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
         checks.check_cancel(request)
@@ -370,7 +410,9 @@ class SqlSessionStore:
             field="event",
             is_owners=False,
         )
-        return await self._writer.write(lambda tx: mailbox.cancel(tx, append, request))
+        return await self._write(
+            append.partition, request.session_id, lambda tx: mailbox.cancel(tx, append, request)
+        )
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
         now_us = self._clock()
@@ -386,6 +428,9 @@ class SqlSessionStore:
         if self._is_closed:
             raise TurndockError("SERVER_STOPPING", "the store is closed")
         return await self._database.read(work)
+
+    async def _write(self, partition: Partition, session_id: str, work: Write[T]) -> T:
+        return await self._writer.write(work, [(partition.key, session_id)])
 
     async def _partition(self, request: checks.Scoped) -> Partition:
         """The partition a write is about; it has a number from now on."""
@@ -438,6 +483,10 @@ class SqlSessionStore:
                 await listener.changed(until)
                 if self._is_closed:
                     return page
+
+
+def _sessions_of(append: Append) -> list[SessionKey]:
+    return [(append.partition.key, session_id) for session_id in append.session_ids]
 
 
 def _check_token_and_fence(request: OwnersRequest) -> None:

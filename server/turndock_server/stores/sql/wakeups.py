@@ -1,7 +1,7 @@
 """Waking those who wait for a log to grow. A wake-up carries no data: whoever is woken reads again.
 
-Commits of this process ring by themselves. Those of other processes are noticed by looking at the file's version a few
-times a second, and only while somebody waits.
+Commits of this process ring by themselves. Those of other processes are noticed by asking the database a few times a
+second whether anybody has committed anything, and only while somebody waits.
 """
 
 from __future__ import annotations

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from turndock.errors import TurndockError
 from turndock_server.core.journal import Appended
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_all
 from turndock_server.stores.sql.engine import Database
-from turndock_server.stores.sql.sqlite import WAL_BOUND, storage_error
+from turndock_server.stores.sql.failures import REPORTED, is_everybodys, storage_error
+from turndock_server.stores.sql.postgresql import SessionKey, lock_sessions
+from turndock_server.stores.sql.sqlite import WAL_BOUND
 from turndock_server.stores.sql.transaction import Transaction, Write
 from turndock_server.stores.sql.wakeups import Bell, LogKey
 
@@ -38,12 +39,15 @@ MAX_GROUP: Final = 1_000
 MAX_GROUP_BYTES: Final = 8 << 20
 """Most bytes of events in one transaction of several writes."""
 
+_TRIES: Final = 3
 _CHECKPOINT_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
 class _Queued:
     work: Write[Any] | Append | BlockAppend
+    sessions: Collection[SessionKey]
+    """The sessions whose rows it loads; an append knows them by itself."""
     answer: asyncio.Future[Any]
 
 
@@ -60,9 +64,12 @@ class Writer:
         self._next_checkpoint = 0.0
         self._loop = asyncio.create_task(self._run(), name="store writer")
 
-    async def write(self, work: Write[T]) -> T:
-        """Make a write. Raises what it refuses with, or what the database reports, as `TurndockError`."""
-        answer: T = await self._enqueue(work)
+    async def write(self, work: Write[T], sessions: Collection[SessionKey] = ()) -> T:
+        """Make a write that is about these sessions.
+
+        Raises what it refuses with, or what the database reports, as `TurndockError`.
+        """
+        answer: T = await self._enqueue(work, sessions)
         return answer
 
     async def append(self, work: Append) -> list[bytes]:
@@ -81,10 +88,12 @@ class Writer:
         self._called.set()
         await self._loop
 
-    def _enqueue(self, work: Write[Any] | Append | BlockAppend) -> asyncio.Future[Any]:
+    def _enqueue(
+        self, work: Write[Any] | Append | BlockAppend, sessions: Collection[SessionKey] = ()
+    ) -> asyncio.Future[Any]:
         if self._is_closing:
             raise TurndockError("SERVER_STOPPING", "the store is closed")
-        queued = _Queued(work, asyncio.get_running_loop().create_future())
+        queued = _Queued(work, sessions, asyncio.get_running_loop().create_future())
         self._queue.append(queued)
         self._called.set()
         return queued.answer
@@ -120,24 +129,29 @@ class Writer:
             except IntegrityError:
                 continue
             except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
-                if len(group) == 1 or _is_everybodys(_reported(error)):
+                if len(group) == 1 or is_everybodys(_reported(error)):
                     return _answer(group, [_reported(error) for _ in group])
                 break
         for queued in group:
             await self._settle_alone(queued)
 
     async def _settle_alone(self, queued: _Queued) -> None:
-        try:
-            outcomes = await self._commit((queued,), is_careful=True)
-        except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
-            outcomes = [_reported(error)]
-        _answer((queued,), outcomes)
+        for remaining in reversed(range(_TRIES)):
+            try:
+                return _answer((queued,), await self._commit((queued,), is_careful=True))
+            except IntegrityError as error:  # another process was faster between a look and a write
+                if not remaining:
+                    _answer((queued,), [_reported(error)])
+            except Exception as error:  # noqa: BLE001 - whoever waits for an answer gets this one
+                return _answer((queued,), [_reported(error)])
 
     async def _commit(self, group: Sequence[_Queued], *, is_careful: bool) -> list[Any]:
         now_us = self._clock()  # read here, as the clock belongs to the event loop's thread
 
         def perform(connection: Connection) -> tuple[list[Any], set[LogKey]]:
             transaction = Transaction(connection, now_us, is_careful)
+            if len(group) > 1 and connection.dialect.name == "postgresql":
+                _lock(connection, group)
             return _perform(transaction, [queued.work for queued in group]), transaction.grown
 
         outcomes, grown = await self._database.write(perform)
@@ -146,11 +160,11 @@ class Writer:
 
     async def _keep_wal_small(self) -> None:
         """Checkpoints happen by the way, at commits; here one is made that cuts the file, if it has grown too large."""
-        if self._database.wal_bytes() <= WAL_BOUND or time.monotonic() < self._next_checkpoint:
+        if self._database.log_bytes() <= WAL_BOUND or time.monotonic() < self._next_checkpoint:
             return
         try:
-            is_empty = await self._database.empty_wal()
-        except (SQLAlchemyError, sqlite3.Error):
+            is_empty = await self._database.empty_log()
+        except REPORTED:
             logger.exception("the write-ahead log could not be emptied")
             is_empty = False
         if not is_empty:
@@ -177,6 +191,18 @@ def _perform(transaction: Transaction, group: Iterable[Write[Any] | Append | Blo
     return outcomes
 
 
+def _lock(connection: Connection, group: Iterable[_Queued]) -> None:
+    """Lock the rows that a group will load, in one order for every process, so that nobody waits in a ring."""
+    keys: set[SessionKey] = set()
+    for queued in group:
+        work = queued.work
+        if isinstance(work, Append | BlockAppend):
+            keys.update((work.partition.key, session_id) for session_id in work.session_ids)
+        else:
+            keys.update(queued.sessions)
+    lock_sessions(connection, keys)
+
+
 def _answer(group: Iterable[_Queued], outcomes: Iterable[Any]) -> None:
     for queued, outcome in zip(group, outcomes, strict=True):
         if queued.answer.done():  # the caller has gone
@@ -188,9 +214,4 @@ def _answer(group: Iterable[_Queued], outcomes: Iterable[Any]) -> None:
 
 
 def _reported(error: Exception) -> Exception:
-    return storage_error(error) if isinstance(error, (SQLAlchemyError, sqlite3.Error)) else error
-
-
-def _is_everybodys(failure: Exception) -> bool:
-    """Whether no write of a group would fare better alone, so that trying is only waiting longer."""
-    return isinstance(failure, TurndockError) and failure.retryable
+    return storage_error(error) if isinstance(error, REPORTED) else error

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert, inspect, select
 
 from turndock.errors import TurndockError
 from turndock_server.stores import checks
+from turndock_server.stores.sql import postgresql
 from turndock_server.stores.sql.schema import (
     GRAVEYARD,
     GRAVEYARD_KEY,
@@ -32,7 +33,8 @@ def is_current(connection: Connection) -> bool:
         return False
     if alembic_version.name not in tables:
         raise TurndockError(
-            "MIGRATION_REQUIRED", "the database holds the tables of something else; name another file"
+            "MIGRATION_REQUIRED",
+            "the database holds the tables of something else; name another file or database",
         )
     revision = connection.execute(select(alembic_version.c.version_num)).scalar_one_or_none()
     if revision is not None and revision not in REVISIONS:
@@ -43,6 +45,11 @@ def is_current(connection: Connection) -> bool:
             metadata={"schema": revision, "known": REVISIONS[-1]},
         )
     return revision == REVISIONS[-1]
+
+
+def has_tables(connection: Connection) -> bool:
+    """Whether there is anything in the database."""
+    return bool(inspect(connection).get_table_names())
 
 
 def required() -> TurndockError:
@@ -56,10 +63,12 @@ def required() -> TurndockError:
 
 def bring_up_to_date(connection: Connection) -> None:
     """Make the schema this release's, within the connection's transaction. Raises as `is_current`."""
+    if connection.dialect.name == "postgresql":
+        postgresql.lock_migrations(connection)
     if is_current(connection):
         return
-    if inspect(connection).get_table_names():
-        _upgrade(connection)
+    if has_tables(connection):
+        upgrade(connection)
     else:
         metadata.create_all(connection)
         connection.execute(insert(alembic_version).values(version_num=REVISIONS[-1]))
@@ -67,11 +76,12 @@ def bring_up_to_date(connection: Connection) -> None:
         connection.execute(insert(scopes), [{"key": key, "tenant": tenant} for key, tenant in partitions])
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, to: str = "head") -> None:
+    """Take the schema through the revisions up to one, within the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, to)

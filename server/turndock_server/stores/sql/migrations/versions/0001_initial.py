@@ -9,6 +9,7 @@ revision = "0001"
 down_revision = None
 
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -16,7 +17,7 @@ def upgrade() -> None:
     scopes = op.create_table(
         "scopes",
         sa.Column("key", _KEY, primary_key=True),
-        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("tenant", _WORD, nullable=False),
         sa.UniqueConstraint("tenant"),
     )
     op.bulk_insert(scopes, [{"key": 0, "tenant": ""}])
@@ -24,11 +25,11 @@ def upgrade() -> None:
         "sessions",
         sa.Column("key", _KEY, primary_key=True),
         sa.Column("scope", _KEY, sa.ForeignKey("scopes.key"), nullable=False),
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("incarnation", sa.Text, nullable=False),
+        sa.Column("id", _WORD, nullable=False),
+        sa.Column("incarnation", _WORD, nullable=False),
         sa.Column("body", sa.LargeBinary),
-        sa.Column("agent_id", sa.Text, nullable=False),
-        sa.Column("live_agent", sa.Text),
+        sa.Column("agent_id", _WORD, nullable=False),
+        sa.Column("live_agent", _WORD),
         sa.Column("status", sa.Integer, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
@@ -41,8 +42,8 @@ def upgrade() -> None:
         sa.Column("last_notification", sa.BigInteger, nullable=False),
         sa.Column("notified_sequence", sa.BigInteger, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("ticket_id", sa.Text, nullable=False),
+        sa.Column("owner", _WORD, nullable=False),
+        sa.Column("ticket_id", _WORD, nullable=False),
         sa.Column("lease_until", sa.BigInteger, nullable=False),
         sa.UniqueConstraint("scope", "id"),
         sa.UniqueConstraint("scope", "live_agent"),
@@ -60,17 +61,17 @@ def upgrade() -> None:
     op.create_table(
         "tombstones",
         sa.Column("scope", _KEY, sa.ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
-        sa.Column("session_id", sa.Text, primary_key=True),
-        sa.Column("incarnation", sa.Text, nullable=False),
+        sa.Column("session_id", _WORD, primary_key=True),
+        sa.Column("incarnation", _WORD, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("deleted_at", sa.BigInteger, nullable=False),
-        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("request_id", _WORD, nullable=False),
         sa.Column("fingerprint", sa.LargeBinary, nullable=False),
     )
     op.create_table(
         "retry_tokens",
         sa.Column("session", _KEY, sa.ForeignKey("sessions.key"), primary_key=True, autoincrement=False),
-        sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("request_id", _WORD, primary_key=True),
         sa.Column("fingerprint", sa.LargeBinary, nullable=False),
         sa.Column("response", sa.LargeBinary, nullable=False),
     )
@@ -78,7 +79,7 @@ def upgrade() -> None:
         "runs",
         sa.Column("key", _KEY, primary_key=True),
         sa.Column("session", _KEY, sa.ForeignKey("sessions.key"), nullable=False),
-        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("id", _WORD, nullable=False),
         sa.Column("status", sa.Integer, nullable=False),
         sa.Column("queue_key", sa.BigInteger, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),

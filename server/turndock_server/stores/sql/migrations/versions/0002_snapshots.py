@@ -9,6 +9,7 @@ revision = "0002"
 down_revision = "0001"
 
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -17,8 +18,8 @@ def upgrade() -> None:
         "snapshots",
         sa.Column("key", _KEY, primary_key=True),
         sa.Column("scope", _KEY, sa.ForeignKey("scopes.key"), nullable=False),
-        sa.Column("conversation_id", sa.Text, nullable=False),
-        sa.Column("agent_id", sa.Text, nullable=False),
+        sa.Column("conversation_id", _WORD, nullable=False),
+        sa.Column("agent_id", _WORD, nullable=False),
         sa.Column("body", sa.LargeBinary),
         sa.Column("interrupted", sa.Integer, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
@@ -28,6 +29,6 @@ def upgrade() -> None:
     op.create_table(
         "snapshot_tokens",
         sa.Column("snapshot", _KEY, sa.ForeignKey("snapshots.key"), primary_key=True, autoincrement=False),
-        sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("request_id", _WORD, primary_key=True),
         sa.Column("fingerprint", sa.LargeBinary, nullable=False),
     )

@@ -9,6 +9,7 @@ revision = "0003"
 down_revision = "0002"
 
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -18,7 +19,7 @@ def upgrade() -> None:
     op.create_table(
         "maintenance_answers",
         sa.Column("scope", _KEY, sa.ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
-        sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("request_id", _WORD, primary_key=True),
         sa.Column("fingerprint", sa.LargeBinary, nullable=False),
         sa.Column("response", sa.LargeBinary, nullable=False),
     )

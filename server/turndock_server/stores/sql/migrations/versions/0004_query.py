@@ -18,6 +18,7 @@ revision = "0004"
 down_revision = "0003"
 
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BATCH = 2_000
 
 
@@ -33,7 +34,7 @@ def _widen_sessions() -> None:
     tags = op.create_table(
         "session_tags",
         sa.Column("scope", _KEY, primary_key=True, autoincrement=False),
-        sa.Column("tag", sa.Text, primary_key=True),
+        sa.Column("tag", _WORD, primary_key=True),
         sa.Column(
             "session",
             _KEY,
@@ -67,8 +68,8 @@ def _widen_sessions() -> None:
 def _widen_runs() -> None:
     for column in (
         sa.Column("scope", _KEY, nullable=False, server_default="0"),
-        sa.Column("provider", sa.Text, nullable=False, server_default=""),
-        sa.Column("model", sa.Text, nullable=False, server_default=""),
+        sa.Column("provider", _WORD, nullable=False, server_default=""),
+        sa.Column("model", _WORD, nullable=False, server_default=""),
         sa.Column("started_at", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("input_tokens", sa.BigInteger),
         sa.Column("output_tokens", sa.BigInteger),
