@@ -12,7 +12,7 @@ from turndock_server.config import load
 from turndock_server.services.permissions import ROLES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-CONFIGURED = ("write-a-backend", "write-a-behavior", "patterns")
+CONFIGURED = ("write-a-backend", "write-a-behavior", "patterns", "persistence", "security", "fork-and-replay")
 EXAMPLES = {"write-a-backend": "diary.py", "write-a-behavior": "patterns/retry.py"}
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -49,11 +49,7 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/persistence.md"]
-)
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/guides/{name}.md" for name in CONFIGURED)])
-@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/security.md"])
 def test_every_configuration_on_a_page_is_accepted(
     repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
