@@ -19,6 +19,7 @@ from turndock.agent.v1 import (
 from turndock.store.v1 import AppendEventsRequest
 from turndock.types.v1 import AgentLimits, AgentPhase, Event, RunStatus
 from turndock_server.core import repeats
+from turndock_server.core.feed import AgentKey
 
 ACCEPTED = InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED
 IDLE = InterruptOutcome.INTERRUPT_OUTCOME_IDLE
@@ -118,7 +119,8 @@ async def test_an_unhalt_that_was_noted_and_not_carried_out_is_carried_out_by_it
     await host.ask("one")
     await host.until(lambda status: status.phase == AgentPhase.AGENT_PHASE_DORMANT)
     noted = repeats.unhalted(session_id, "u-1")  # a host that died at this moment leaves just this
-    await host.store.append_events(AppendEventsRequest(events=[noted]))
+    async with host.served.host.roster.doors.hold(AgentKey(None, session_id)):  # it has left altogether
+        await host.store.append_events(AppendEventsRequest(events=[noted]))
     assert (await host.status()).halted
     assert not (await unhalt(host, "u-1")).agent.halted
 
