@@ -77,7 +77,7 @@ async def test_a_schema_from_the_future_is_refused_and_left_alone(tmp_path: Path
     database = sqlite3.connect(path)
     database.execute("UPDATE alembic_version SET version_num = '9999'")
     database.commit()
-    with pytest.raises(TurndockError, match="9999, which is newer than 0001") as refusal:
+    with pytest.raises(TurndockError, match="9999, which is newer than 0002") as refusal:
         await SqlSessionStore.open(path)
     assert refusal.value.reason == "MIGRATION_REQUIRED"
     assert database.execute("SELECT * FROM alembic_version").fetchall() == [("9999",)]

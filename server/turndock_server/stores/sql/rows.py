@@ -59,6 +59,11 @@ class SessionRow:
     owner: str = ""
     ticket_id: str = ""
     lease_until: int = 0
+    rests_until: int | None = None
+
+    def rests(self, now_us: int) -> bool:
+        """Whether the session has no work now, whatever its runs say."""
+        return self.rests_until is not None and now_us < self.rests_until
 
     def is_claimed(self, now_us: int) -> bool:
         """Whether somebody's lease runs."""
@@ -96,6 +101,7 @@ _COLUMNS: Final = (
     sessions.c.owner,
     sessions.c.ticket_id,
     sessions.c.lease_until,
+    sessions.c.rests_until,
 )
 _ROW: Final = select(*_COLUMNS).where(
     sessions.c.scope == bindparam("scope"), sessions.c.id == bindparam("id")

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every schema there has been, oldest first. The last is the one this release reads and writes."""
 
 UNSCOPED_KEY: Final = 0
@@ -78,6 +78,8 @@ sessions = Table(
     Column("owner", Text, nullable=False),
     Column("ticket_id", Text, nullable=False),
     Column("lease_until", BigInteger, nullable=False),
+    # NULL unless the session is PAUSED: until then it has no work, whatever waits in it.
+    Column("rests_until", BigInteger),
     UniqueConstraint("scope", "id"),
     UniqueConstraint("scope", "live_agent"),
     sqlite_autoincrement=True,  # a deleted session's key must not come back: readers may hold it
