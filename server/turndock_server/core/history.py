@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 
 from turndock import events
 from turndock.store.v1 import GetEventsRequest, ListRunsRequest
-from turndock.types.v1 import Event, EventType, Page, Response, Run, RunStatus, Usage
+from turndock.types.v1 import (
+    Event,
+    EventType,
+    Page,
+    Response,
+    Run,
+    RunStatus,
+    ToolApprovalRequested,
+    Usage,
+)
 from turndock_server.core import transcript
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 
 _RUNS_PER_PAGE = 1_000
+
+_DECIDED = (EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED, EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED)
+_BESIDE = frozenset((EventType.EVENT_TYPE_MESSAGE_SENT, *_DECIDED))
+"""What the host itself writes into a turn before its end; no response carries it."""
 
 
 async def run_events(journal: Journal, key: AgentKey, run_id: str) -> AsyncIterator[Event]:
@@ -67,6 +80,24 @@ async def notifications(journal: Journal, key: AgentKey, after: int) -> AsyncIte
         after = page.scanned_through
 
 
+async def approvals_decided(
+    journal: Journal, key: AgentKey, approval_ids: Collection[str]
+) -> dict[str, Event]:
+    """The events that decided these approvals, by id, as far as they are decided."""
+    decided: dict[str, Event] = {}
+    after = 0
+    while True:
+        page = await journal.get_events(
+            GetEventsRequest(scope=key.scope, session_id=key.session_id, after_sequence=after, types=_DECIDED)
+        )
+        for event in page.events:
+            if event.tool_approval_decided.approval_id in approval_ids:
+                decided[event.tool_approval_decided.approval_id] = event
+        if page.scanned_through <= after or page.scanned_through >= page.head:
+            return decided
+        after = page.scanned_through
+
+
 async def response_of(journal: Journal, key: AgentKey, run: Run) -> Response | None:
     """The response of a run that succeeded, with the events it carried; None if it did not succeed."""
     if not run.HasField("response"):
@@ -84,7 +115,7 @@ async def response_of(journal: Journal, key: AgentKey, run: Run) -> Response | N
             if coverage.retained == coverage.observed:
                 kept.append(event)
             transcript.with_events(answer, kept, event)
-        elif event.type != EventType.EVENT_TYPE_MESSAGE_SENT and len(kept) < wanted:
+        elif event.type not in _BESIDE and len(kept) < wanted:
             kept.append(event)
     return answer
 
@@ -97,6 +128,8 @@ class Remains:
     usage: Usage | None = None
     open_tools: dict[str, str] = field(default_factory=dict[str, str])
     """Tool calls that have a beginning and no end: id → name."""
+    open_approvals: dict[str, ToolApprovalRequested] = field(default_factory=dict[str, ToolApprovalRequested])
+    """Approvals that nobody has decided on, by id."""
     turn_count: int = 0
 
 
@@ -114,6 +147,11 @@ async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
                 left.usage = event.token_usage_updated.usage
             case EventType.EVENT_TYPE_TURN_COMPLETED:
                 left.turn_count += 1
+            case EventType.EVENT_TYPE_TOOL_APPROVAL_REQUESTED:
+                request = event.tool_approval_requested
+                left.open_approvals[request.approval_id] = request
+            case EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED | EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED:
+                left.open_approvals.pop(event.tool_approval_decided.approval_id, None)
             case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
                 left.open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
             case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:

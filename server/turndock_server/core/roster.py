@@ -28,7 +28,7 @@ from turndock.store.v1 import (
     RenewClaimsRequest,
 )
 from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
-from turndock_server.core import history, transcript
+from turndock_server.core import history, parking, transcript
 from turndock_server.core.agent import Agent
 from turndock_server.core.dispatcher import Dispatcher, Signal, Ticket
 from turndock_server.core.environment import AgentEnds, Environment
@@ -82,6 +82,7 @@ class Roster:
         self._dropped: set[AgentKey] = set()
         self._waiters: defaultdict[tuple[AgentKey, str], set[RunWaiter]] = defaultdict(set)
         self._upkeep: set[asyncio.Task[None]] = set()
+        self._alarms: dict[AgentKey, asyncio.TimerHandle] = {}
         self._winding_down = False
 
     # --- Life of the host ----------------------------------------------------------------------------------------
@@ -115,6 +116,8 @@ class Roster:
         self._winding_down = True
         for task in self._upkeep:
             task.cancel()
+        for alarm in self._alarms.values():
+            alarm.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self.dispatcher.stop()
         for agent in self._agents:
@@ -195,6 +198,7 @@ class Roster:
             await self.release(key, granted.epoch, force=True)
             raise
         self._agents.add(agent)
+        self._set_alarm(agent)
         return agent
 
     @to_its_end
@@ -313,6 +317,23 @@ class Roster:
         finally:
             # No await between the last look at the work and this line: a wake-up cannot fall in between.
             del self._loops[agent]
+            self._set_alarm(agent)
+
+    def _set_alarm(self, agent: Agent) -> None:
+        """Wake a parked agent when its next approval expires. Once it has left memory the sweep does."""
+        wake_at_us = parking.wake_at_us(agent.session)
+        if wake_at_us is not None and not self._winding_down:
+            left_s = max(wake_at_us - events.now_us(), 0) / 1e6
+            earlier = self._alarms.pop(agent.key, None)
+            if earlier is not None:
+                earlier.cancel()
+            self._alarms[agent.key] = asyncio.get_running_loop().call_later(left_s, self._ring, agent.key)
+
+    def _ring(self, key: AgentKey) -> None:
+        self._alarms.pop(key, None)
+        agent = self._agents.get(key)
+        if agent is not None:
+            self.wake(agent)
 
     async def loop_ended(self, agent: Agent) -> None:
         """Wait until the agent's loop does not run."""

@@ -138,8 +138,10 @@ class AgentHostService:
         return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request)))
 
     async def resolve_approval(self, request: ResolveApprovalRequest) -> ResolveApprovalResponse:
-        """Not offered by this release."""
-        raise not_offered("AgentHost.ResolveApproval")
+        """Decide on approvals."""
+        _check_request_id(request.request_id)
+        status = await self._host.resolve_approval(await self._locate(request), request, principal="")
+        return ResolveApprovalResponse(agent=status)
 
     async def touch(self, request: TouchRequest) -> TouchResponse:
         """Put the idle shutdown off."""
