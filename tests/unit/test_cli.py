@@ -39,6 +39,7 @@ COMMANDS = [
     ("notify",),
     ("unhalt",),
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
+    *(("approvals", name) for name in ("list", "approve", "edit", "reject")),
     *(("sessions", name) for name in ("list", "show", "delete")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
     ("info",),

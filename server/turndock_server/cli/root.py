@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from turndock_server import __version__
-from turndock_server.cli import agents, artifacts, info, local, prompts, runs, sessions, watching
+from turndock_server.cli import agents, approvals, artifacts, info, local, prompts, runs, sessions, watching
 
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
@@ -51,6 +51,7 @@ app.add_typer(agents.app, name="agents", rich_help_panel=USE)
 for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
     app.command(rich_help_panel=USE)(command)
 app.add_typer(runs.app, name="runs", rich_help_panel=USE)
+app.add_typer(approvals.app, name="approvals", rich_help_panel=USE)
 for command in (watching.watch, info.info):
     app.command(rich_help_panel=LOOK)(command)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
