@@ -12,6 +12,8 @@ from support.parts import Script, approval, asked, gate, paused, result, text, t
 from turndock import events, jsontext
 from turndock.agent.v1 import ApprovalAnswer, BusyPolicy, InterruptOutcome
 from turndock.backend.v1 import PromptRequest
+from turndock.client import Client, SyncClient
+from turndock.client import edit as client_edit
 from turndock.errors import Code, TurndockError
 from turndock.ports import TurnContext, TurnOutput
 from turndock.types.v1 import (
@@ -578,3 +580,65 @@ async def test_a_notification_waits_for_a_parked_turn(host: Harness) -> None:
     await host.resolve(approve("a1"))
     await asking
     assert (await host.state())["events"] == ["ping"]
+
+
+# --- Clients ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_lists_approvals_and_decides(local_host: Harness) -> None:
+    tools = Tools()
+    await local_host.dock_backend("tools", tools)
+    await local_host.start(backend="tools")
+    asking = local_host.asking("go")
+    await local_host.until_asked(2)
+    async with Client(local_host.served.address) as client:
+        agent = client.agent("a1")
+        write, delete = await agent.approvals()
+        stale = ToolApprovalRequested(approval_id=write.approval_id, arguments_sha256=b"other")
+        with refused("VALIDATION_ERROR"):
+            await agent.approve(stale)
+        await agent.edit_approval(write, {"path": "/y"})
+        await agent.reject(delete.approval_id, feedback="keep it")
+        with refused("APPROVAL_RESOLVED"):
+            await agent.approve(delete)
+    await asking
+    assert tools.ran == ['{"path":"/y"}', "read_file"]
+
+
+async def test_a_client_without_an_event_loop_does_the_same(local_host: Harness) -> None:
+    tools = Tools()
+    await local_host.dock_backend("tools", tools)
+    await local_host.start(backend="tools")
+    asking = local_host.asking("go")
+    await local_host.until_asked(2)
+
+    def decide() -> int:
+        with SyncClient(local_host.served.address) as client:
+            agent = client.agent("a1")
+            write, delete = agent.approvals()
+            agent.resolve_approval(client_edit(write, {"path": "/y"}))
+            agent.reject(delete, feedback="keep it")
+            return len(agent.approvals())
+
+    assert await asyncio.to_thread(decide) == 0
+    await asking
+    assert tools.ran == ['{"path":"/y"}', "read_file"]
+
+
+async def test_a_policy_may_have_people_decide(local_host: Harness) -> None:
+    """What a host's own rules call when they want a person's word about a run."""
+    await local_host.start([gate("g"), result("ok")])
+    asking = local_host.asking("go", request_id="r1")
+    await local_host.backend.entered("g")
+    host = local_host.served.host
+    agent = (await host.locate(None, "a1")).live
+    assert agent is not None
+    run = await local_host.poll("r1")
+    asked_for = ToolApprovalRequested(tool_name="prompt", arguments_json='{"prompt": "go"}')
+    requiring = asyncio.create_task(agent.desk.require(run, asked_for, lambda: True))
+    (request,) = await local_host.until_asked()
+    await local_host.resolve(reject(request.approval_id, "not today"))
+    assert (await requiring).feedback == "not today"
+    local_host.backend.release("g")
+    await asking
+    assert decisions(await local_host.log()) == [(request.approval_id, "reject")]

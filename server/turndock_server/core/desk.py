@@ -113,6 +113,17 @@ class Desk:
         self._changed()
         return question
 
+    async def require(
+        self, run: Run, asked: ToolApprovalRequested, is_open: Callable[[], bool]
+    ) -> ToolApprovalDecided:
+        """Have people decide on something about a run that has begun: how a policy asks for them.
+
+        Whoever cancels this stores what `close` returns with the run's end (`Outcome.open_approvals`). Raises
+        `Rejected` for what nobody can decide on.
+        """
+        self.open(run, is_open)
+        return await (await self.ask(approvals.checked(asked))).answer()
+
     async def record(self, request: ToolApprovalRequested) -> Event:
         """Store the event of a request, under an id that none had before; as stored."""
         run = self._run_of_turn()
