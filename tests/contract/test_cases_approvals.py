@@ -15,7 +15,7 @@ from turndock.backend.v1 import PromptRequest
 from turndock.client import Client, SyncClient
 from turndock.client import edit as client_edit
 from turndock.errors import Code, TurndockError
-from turndock.ports import TurnContext, TurnOutput
+from turndock.ports import Rejected, TurnContext, TurnOutput
 from turndock.types.v1 import (
     AgentLimits,
     AgentPhase,
@@ -419,6 +419,32 @@ async def test_a_request_nobody_can_decide_on_fails_the_turn(host: Harness) -> N
         answer = await host.ask(prompt)
         assert answer.failure.reason == "invalid_approval", prompt
     assert "tool_approval_requested" not in types(await host.log())
+
+
+async def test_what_a_backend_does_not_wait_for_is_withdrawn(local_host: Harness) -> None:
+    class Impatient(ScriptedBackend):
+        async def prompt(
+            self, request: PromptRequest, turn: TurnContext
+        ) -> AsyncIterator[TurnOutput | list[TurnOutput]]:
+            turn.accept(request.session)
+            later = events.now_us() + 3_600_000_000
+            asked = [ToolApprovalRequested(approval_id=name, expires_at_us=later) for name in ("a1", "a1")]
+            waits = [asyncio.create_task(turn.approval(one)) for one in asked[: len(request.prompt)]]
+            await asyncio.wait(waits, timeout=0.05)
+            self.waits = waits
+            yield events.result("no matter")
+
+    impatient = Impatient(without=["update_session"])
+    await local_host.dock_backend("impatient", impatient)
+    await local_host.start(backend="impatient")
+    assert (await local_host.ask("1", request_id="r1")).response.text == "no matter"
+    await asyncio.wait(impatient.waits)
+    assert all(wait.cancelled() for wait in impatient.waits)
+    assert decisions(await local_host.log()) == [("a1", "withdrawn")]
+    # Two under one name: whatever the backend makes of the refusal, the turn fails.
+    assert (await local_host.ask("22")).failure.reason == "invalid_approval"
+    await asyncio.wait(impatient.waits)
+    assert isinstance(impatient.waits[1].exception(), Rejected)
 
 
 # --- Parked ----------------------------------------------------------------------------------------------------------

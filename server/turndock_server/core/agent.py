@@ -320,20 +320,17 @@ class Agent:
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
             self._attaching = None
-        observe = (lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None
         hooks = TurnHooks(
             store=lambda batch: self.writer.append_written(run.id, batch),
             keep_session=self.writer.keep_backend_session,
             ask=self.desk.ask,
-            observe=observe,
+            observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
         )
         place = Place(self.session, self.key.scope, self._backend(), hooks)
         turn = self._turn = turn_of(run, prompt, place, resume, earlier)
-        self.desk.open(run, lambda: not turn.over)
         if self._kill is not None:
             turn.kill(self._kill)
-        outcome = await turn.run()
-        outcome.open_approvals = await self.desk.close()
+        outcome = await self.desk.attend(run, turn)
         if attach.is_lost(outcome.failure):
             self.backend_ready = False
         return outcome

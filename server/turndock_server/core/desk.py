@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from turndock import events
 from turndock.agent.v1 import ResolveApprovalRequest
@@ -27,8 +28,12 @@ from turndock_server.core import approvals, history, transcript
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import to_its_end
 from turndock_server.core.journal import Journal
+from turndock_server.core.lifecycle import Outcome
 from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.status import parked_approvals
+
+if TYPE_CHECKING:
+    from turndock_server.core.turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Question:
         return self.event.tool_approval_requested
 
     async def answer(self) -> ToolApprovalDecided:
-        """Wait for the decision, as the backend gets it."""
+        """Wait for the decision, as the backend gets it. Cancelled when the turn ends first."""
         left_s = None
         if self.request.HasField("expires_at_us"):
             left_s = max(self.request.expires_at_us - events.now_us(), 0) / 1e6
@@ -90,9 +95,15 @@ class Desk:
 
     # --- A turn's side -------------------------------------------------------------------------------------------
 
-    def open(self, run: Run, is_open: Callable[[], bool]) -> None:
-        """From now on the turn of this run may ask, as long as `is_open` says so."""
-        self._run, self._is_open = run, is_open
+    async def attend(self, run: Run, turn: Turn) -> Outcome:
+        """Let a turn run that may ask; what it leaves undecided is closed with it."""
+        self._run, self._is_open = run, lambda: not turn.over
+        try:
+            outcome = await turn.run()
+        finally:
+            left = await self.close()
+        outcome.open_approvals = left
+        return outcome
 
     def hold(self, run: Run) -> None:
         """The turn of this run is parked: what its row says waits."""
@@ -121,7 +132,7 @@ class Desk:
         Whoever cancels this stores what `close` returns with the run's end (`Outcome.open_approvals`). Raises
         `Rejected` for what nobody can decide on.
         """
-        self.open(run, is_open)
+        self._run, self._is_open = run, is_open
         return await (await self.ask(approvals.checked(asked))).answer()
 
     async def record(self, request: ToolApprovalRequested) -> Event:
@@ -140,9 +151,11 @@ class Desk:
     async def close(self) -> list[ToolApprovalRequested]:
         """The turn under way has ended: nothing of it can be answered any more. What was left undecided."""
         async with self._lock:
-            left = [question.request for question in self._questions.values()]
+            left = list(self._questions.values())
             self._questions.clear()
-            return left
+            for question in left:
+                question.decided.cancel()
+            return [question.request for question in left]
 
     # --- Deciding --------------------------------------------------------------------------------------------------
 

@@ -334,6 +334,8 @@ class Roster:
         agent = self._agents.get(key)
         if agent is not None:
             self.wake(agent)
+            if agent not in self._loops:
+                self._set_alarm(agent)  # Two clocks: it may have been too early.
 
     async def loop_ended(self, agent: Agent) -> None:
         """Wait until the agent's loop does not run."""

@@ -128,6 +128,7 @@ class Turn:
         self._checkpoint_id: str | None = None
         self._checkpointing = asyncio.Lock()
         self._rejection: str | None = None
+        self._invalid: Failure | None = None
         self._fault: TurndockError | None = None
 
         self._filled = asyncio.Event()
@@ -203,9 +204,7 @@ class Turn:
         try:
             await self._hooks.keep_session(session)
         except TurndockError as error:
-            # Not the backend's fault, so it must not look like its crash: the turn's owner has to hear of it.
-            self._fault = error
-            self.kill(Kill.STORAGE)
+            self._fail_to_store(error)
             raise
         self._checkpoint_id, self._before = provider_session_id, session
 
@@ -213,12 +212,21 @@ class Turn:
         """Wait for a decision; the watchdog rests. Raises `Rejected` for what nobody can decide on."""
         if self._end.done():
             raise Rejected(Failure(reason="not_current", message="the turn has ended"))
-        question = await asyncio.shield(carried_out(self._ask(approvals.checked(request))))
-        self._watchdog.rest()
         try:
-            return await question.answer()
-        finally:
-            self._watchdog.go_on()
+            question = await asyncio.shield(carried_out(self._ask(approvals.checked(request))))
+            self._watchdog.rest()
+            try:
+                return await question.answer()
+            finally:
+                self._watchdog.go_on()
+        except Rejected as rejected:
+            self._invalid = (
+                rejected.failure
+            )  # The turn fails for that reason, whatever the backend makes of it.
+            raise
+        except TurndockError as error:
+            self._fail_to_store(error)
+            raise
 
     async def _ask(self, request: ToolApprovalRequested) -> Question:
         """Put a request into the log after everything that was said before it."""
@@ -229,13 +237,17 @@ class Turn:
                 await self._store(batch)
                 question = await self._hooks.ask(request)
             except TurndockError as error:
-                self._fault = error
-                self.kill(Kill.STORAGE)
+                self._fail_to_store(error)
                 raise
             self.record.asked(question.event, place)
         if self._observer is not None:
             self._observer.see([question.event])
         return question
+
+    def _fail_to_store(self, error: TurndockError) -> None:
+        """Not the backend's fault, so it must not look like its crash: the turn's owner has to hear of it."""
+        self._fault = error
+        self.kill(Kill.STORAGE)
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
@@ -377,8 +389,9 @@ class Turn:
         )
         if kill is None and self._accepted is not None:
             await self._take_accepted(outcome, self._accepted)
-        if self._rejection is not None:
-            outcome.terminal = Failure(reason=self._rejection)
+        refusal = Failure(reason=self._rejection) if self._rejection is not None else self._invalid
+        if refusal is not None:
+            outcome.terminal = refusal
             outcome.kill, outcome.said_terminal = None, False
         elif isinstance(outcome.terminal, Result):
             await self._fold_result(outcome, outcome.terminal)
