@@ -100,9 +100,10 @@ class Desk:
         self._run, self._is_open = run, lambda: not turn.over
         try:
             outcome = await turn.run()
-        finally:
-            left = await self.close()
-        outcome.open_approvals = left
+        except BaseException:
+            self._take_questions()  # At once: whoever holds the lock may wait for a store that does not answer.
+            raise
+        outcome.open_approvals = await self.close()
         return outcome
 
     def hold(self, run: Run) -> None:
@@ -151,11 +152,15 @@ class Desk:
     async def close(self) -> list[ToolApprovalRequested]:
         """The turn under way has ended: nothing of it can be answered any more. What was left undecided."""
         async with self._lock:
-            left = list(self._questions.values())
-            self._questions.clear()
-            for question in left:
-                question.decided.cancel()
-            return [question.request for question in left]
+            return [question.request for question in self._take_questions()]
+
+    def _take_questions(self) -> list[Question]:
+        """Let nobody wait any more."""
+        left = list(self._questions.values())
+        self._questions.clear()
+        for question in left:
+            question.decided.cancel()
+        return left
 
     # --- Deciding --------------------------------------------------------------------------------------------------
 
