@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from turndock_server.config import Settings, Value
+from turndock_server.config import PluginTlsSettings, Reference, Settings, Value
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
@@ -114,6 +114,8 @@ NAMES: Mapping[Any, str] = {
     bool: "true or false",
     Path: "path",
     Value: "value",
+    Reference: "reference",
+    PluginTlsSettings: "table of `ca`, `cert` and `key`",
     dict[str, Any]: "table",
 }
 
@@ -146,7 +148,7 @@ def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
-    if value is None:
+    if value is None or isinstance(value, BaseModel):
         return "unset"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -19,18 +19,38 @@ from grpc_reflection.v1alpha import reflection
 from turndock import events, wire
 from turndock.agent.v1 import GetServerInfoResponse
 from turndock.errors import TurndockError
-from turndock.ports import ArtifactStore, Backend, Behavior, EventWatcher, Mailbox, SessionStore
-from turndock.store.v1 import DeleteSessionRequest
+from turndock.plugin.v1 import ContractKind
+from turndock.ports import (
+    AgentPersistence,
+    ArtifactStore,
+    Backend,
+    Behavior,
+    EventWatcher,
+    Mailbox,
+    Maintenance,
+    SessionStore,
+)
+from turndock.store.v1 import DeleteSessionRequest, MailboxLimits
 from turndock.types.v1 import Limits
 from turndock_server import __version__
+from turndock_server.access import authenticator_of
 from turndock_server.backends import registry as backends
 from turndock_server.behaviors import registry as behaviors
-from turndock_server.config import BackendSettings, PluginSettings, Settings
+from turndock_server.config import (
+    BackendSettings,
+    BehaviorSettings,
+    ConfigError,
+    PluginSettings,
+    Settings,
+)
+from turndock_server.config.settings import PLUGIN
 from turndock_server.core.accounts import DEFAULT_LIMITS, with_defaults
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import LocalDispatcher
 from turndock_server.core.feed import AgentKey, Feed, LogPage
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
+from turndock_server.core.persistence import Persistence
 from turndock_server.core.prompts import Prompts
 from turndock_server.core.redaction import EventRedactor
 from turndock_server.core.starter import Starter
@@ -38,14 +58,20 @@ from turndock_server.core.watch import ReadLog, read_log_of
 from turndock_server.holding import Held, hold
 from turndock_server.observability import Redactor
 from turndock_server.plugins.dock import Dock
-from turndock_server.plugins.static import StaticPlugin
+from turndock_server.plugins.static import StaticPlugin, plugin_credentials
 from turndock_server.plugins.supervised import SupervisedPlugin
 from turndock_server.services.agent_host import SERVICE as AGENT_HOST
 from turndock_server.services.agent_host import AgentHostService
-from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.callers import CallerInterceptor, caller
+from turndock_server.services.limits import ScopeLimits
+from turndock_server.services.maintenance import MaintenanceService
 from turndock_server.services.stopping import StoppingInterceptor
-from turndock_server.services.stores import ArtifactStoreService, SessionStoreService
-from turndock_server.stores.artifacts import SessionArtifacts, delete_all_of
+from turndock_server.services.stores import (
+    AgentPersistenceService,
+    ArtifactStoreService,
+    SessionStoreService,
+)
+from turndock_server.stores.artifacts import forgetting
 from turndock_server.stores.checks import partition
 
 log = logging.getLogger("turndock.server")
@@ -55,6 +81,7 @@ _SERVICES = (
     "turndock.store.v1.SessionStore",
     "turndock.store.v1.ArtifactStore",
 )
+_AGENT_PERSISTENCE = "turndock.store.v1.AgentPersistence"
 COMMAND = "command"
 _LAST_WORDS_S = 0.5
 """How long calls that are being answered may take once every turn has ended. Some would wait for ever."""
@@ -75,6 +102,7 @@ class App:
         self._started_at_us = events.now_us()
         self._host_id = events.new_id()
         self._stopping = False
+        self._services = list(_SERVICES)
         self._host: Host | None = None
         self._server: grpc.aio.Server | None = None
         self.endpoint: wire.Endpoint | None = None
@@ -87,7 +115,7 @@ class App:
         """
         try:
             await self._start()
-        except (TurndockError, OSError, Held) as error:
+        except (TurndockError, ConfigError, OSError, Held) as error:
             await self._cleanup.aclose()
             raise CannotStart(_why(error)) from error
         except BaseException:
@@ -115,14 +143,22 @@ class App:
             settings.lock_path.parent.mkdir(parents=True, exist_ok=True)
             lock = hold(settings.lock_path)
             self._cleanup.callback(lock.release)
+        limits = settings.limits
+        callers = CallerInterceptor(
+            authenticator_of(settings),
+            ScopeLimits(
+                limits.max_calls_per_scope, limits.max_streams_per_scope, limits.max_watchers_per_scope
+            ),
+        )
         server = wire.new_server(
-            interceptors=(StoppingInterceptor(lambda: self._stopping), CallerInterceptor()),
+            interceptors=(StoppingInterceptor(lambda: self._stopping), callers),
             options=(("grpc.max_receive_message_length", settings.server.max_message_bytes),),
         )
         self.endpoint = self._bind(server)
         await self._dock_plugins()
         artifacts = await self._open_artifacts()
         store = await self._open_store()
+        persistence = self._persistence(store)
         redactor = self._redactor()
         mailbox = store if isinstance(store, Mailbox) else self._serial_mailbox(store)
         self._host = host = Host(
@@ -131,11 +167,14 @@ class App:
                 mailbox,
                 Feed(),
                 redact=EventRedactor(redactor) if redactor else None,
-                on_deleted=_forget_artifacts_in(artifacts),
+                on_deleted=_forget_in(artifacts, persistence),
             ),
             LocalDispatcher(),
-            {name: self._backend(name, each) for name, each in settings.offered_backends().items()},
-            {name: self._behavior(name, each.kind) for name, each in settings.behaviors.items()},
+            {
+                name: self._backend(name, each, store, artifacts)
+                for name, each in settings.offered_backends().items()
+            },
+            self._behaviors(),
             host_id=self._host_id,
             sole_host=True,
             defaults=with_defaults(settings.limits.agent_limits(), DEFAULT_LIMITS),
@@ -149,15 +188,36 @@ class App:
             },
             behavior_defaults={name: each.config_json for name, each in settings.behaviors.items()},
             backend_wait_s=settings.limits.backend_wait_ms / 1000,
+            persistence=Persistence(persistence, timeout_s=settings.persistence.timeout_seconds),
+            behavior_patience={
+                name: Patience(timeout_s=each.timeout_seconds, wait_s=each.wait_seconds)
+                for name, each in settings.behaviors.items()
+            },
+            max_prompt_bytes=settings.limits.max_prompt_bytes,
+            max_agents_per_scope=settings.limits.max_agents_per_scope,
         )
-        prompts = Prompts(host, max_prompt_bytes=settings.limits.max_prompt_bytes)
+        prompts = Prompts(
+            host,
+            max_prompt_bytes=limits.max_prompt_bytes,
+            scope_limits=MailboxLimits(
+                max_scope_count=limits.max_queued_prompts_per_scope,
+                max_scope_bytes=limits.max_queued_bytes_per_scope,
+            ),
+        )
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
         SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
+        if persistence is not None:
+            AgentPersistenceService(persistence).add_to(server)
+            self._services.append(_AGENT_PERSISTENCE)
+        maintenance = self._maintenance(store, artifacts, host.journal)
+        if maintenance is not None:
+            MaintenanceService(maintenance).add_to(server)
+            self._services.append("turndock.store.v1.Maintenance")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if settings.server.reflection:
             reflection.enable_server_reflection(
-                (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+                (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
             )
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
         await server.start()
@@ -173,17 +233,21 @@ class App:
     def _bind(self, server: grpc.aio.Server) -> wire.Endpoint:
         """Take the address before anything else: a second server must fail at once, and leave the first alone."""
         where = self._settings.server.endpoint
-        if not where.is_local and not self._settings.server.insecure:
+        tls = self._settings.tls
+        if not where.is_local and tls.cert is None and not self._settings.server.insecure:
             raise CannotStart(
-                f"server.listen: {where} can be reached from other machines, without encryption or authentication. "
-                "Listen on 127.0.0.1 or a unix socket, or set server.insecure = true"
+                f"server.listen: {where} can be reached from other machines, without encryption. "
+                "Listen on 127.0.0.1 or a unix socket, give tls.cert and tls.key, or set server.insecure = true"
             )
         if where.path:
             # gRPC replaces a socket file without asking whether somebody listens at it.
             lock = hold(Path(f"{where.path}.lock"))
             self._cleanup.callback(lock.release)
+        credentials = None
+        if tls.cert is not None and tls.key is not None:
+            credentials = wire.server_credentials(tls.cert, tls.key, tls.client_ca)
         try:
-            return wire.bind(server, where)
+            return wire.bind(server, where, credentials=credentials)
         except OSError as error:
             raise CannotStart(f"{error}. server.listen or --listen names another address") from error
 
@@ -222,6 +286,28 @@ class App:
         self._cleanup.push_async_callback(store.close)
         return store
 
+    def _maintenance(
+        self, store: SessionStore, artifacts: ArtifactStore, journal: Journal
+    ) -> Maintenance | None:
+        """What keeps the session store small and sound; None for a plug-in that does not offer it."""
+        plugin = self._settings.store.plugin
+        if plugin is not None:
+            dock = self._plugins[plugin]
+            return dock.maintenance() if dock.serves(ContractKind.CONTRACT_KIND_MAINTENANCE) else None
+        from turndock_server.plugins.archives import Archives
+        from turndock_server.stores.maintenance import StoreMaintenance
+        from turndock_server.stores.memory import MemorySessionStore
+        from turndock_server.stores.sql import SqlSessionStore
+
+        if not isinstance(store, (SqlSessionStore, MemorySessionStore)):
+            return None
+        return StoreMaintenance(
+            store.upkeep(),
+            artifacts=artifacts,
+            archives=Archives(artifacts, self._plugins),
+            on_deleted=journal.was_deleted,
+        )
+
     def _serial_mailbox(self, store: SessionStore) -> Mailbox:
         from turndock_server.stores.serial_mailbox import SerialMailbox
 
@@ -246,6 +332,21 @@ class App:
         self._cleanup.push_async_callback(store.close)
         return store
 
+    def _persistence(self, store: SessionStore) -> AgentPersistence | None:
+        """What keeps snapshots; None if nothing does."""
+        from turndock_server.stores.memory_snapshots import MemoryAgentPersistence
+        from turndock_server.stores.sql import SqlSessionStore
+
+        settings = self._settings
+        kind, plugin = settings.persistence.kind, settings.persistence.plugin
+        if kind == "store" and isinstance(store, SqlSessionStore):
+            return store.agent_persistence
+        if kind == "store":
+            plugin = settings.store.plugin
+        if plugin is not None:
+            return self._plugins[plugin].agent_persistence()
+        return None if kind == "none" else MemoryAgentPersistence()
+
     def _redactor(self) -> Redactor | None:
         """What takes secrets out of events, if the configuration asks for it."""
         settings = self._settings.redaction
@@ -255,7 +356,9 @@ class App:
             self._settings.secrets(), patterns=settings.patterns, categorized=settings.categorized
         )
 
-    def _backend(self, name: str, settings: BackendSettings) -> Backend:
+    def _backend(
+        self, name: str, settings: BackendSettings, store: SessionStore, artifacts: ArtifactStore
+    ) -> Backend:
         if settings.plugin is not None:
             return self._plugins[settings.plugin].backend()
         if settings.kind == COMMAND:
@@ -264,22 +367,43 @@ class App:
             from turndock_server.backends.sessions import parse_config
 
             return CommandBackend(parse_config(CommandConfig, settings.config_json))
+        if settings.kind == backends.REPLAY:
+            from turndock_server.backends.replay import ReplayBackend
+
+            return ReplayBackend(store, artifacts)
         if settings.kind not in backends.registry():
-            raise _not_installed(f"backends.{name}.kind", settings.kind, (*backends.registry(), "plugin"))
+            known = (*backends.registry(), backends.REPLAY, "plugin")
+            raise _not_installed(f"backends.{name}.kind", settings.kind, known)
         try:
             return backends.create(settings.kind)
         except ImportError as error:
             raise CannotStart(f"backends.{name}: {error}") from error
 
-    def _behavior(self, name: str, kind: str) -> Behavior:
-        if kind not in behaviors.registry():
-            raise _not_installed(f"behaviors.{name}.kind", kind, behaviors.registry())
-        return behaviors.create(kind)
+    def _behaviors(self) -> dict[str, Behavior]:
+        """Those of the configuration, and every plug-in's under its own name."""
+        docked: dict[str, Behavior] = {
+            f"{PLUGIN}{name}": dock.behavior(timeout=Patience().timeout_s)
+            for name, dock in self._plugins.items()
+        }
+        return docked | {name: self._behavior(name, each) for name, each in self._settings.behaviors.items()}
+
+    def _behavior(self, name: str, settings: BehaviorSettings) -> Behavior:
+        if settings.plugin is not None:
+            return self._plugins[settings.plugin].behavior(timeout=settings.timeout_seconds)
+        if settings.kind not in behaviors.registry():
+            raise _not_installed(f"behaviors.{name}.kind", settings.kind, (*behaviors.registry(), "plugin"))
+        return behaviors.create(settings.kind)
+
+    def _offered_behaviors(self) -> list[str]:
+        """Those of the configuration, and the plug-ins that say they have one."""
+        kind = ContractKind.CONTRACT_KIND_BEHAVIOR
+        plugins = [f"{PLUGIN}{name}" for name, dock in self._plugins.items() if dock.serves(kind)]
+        return sorted([*self._settings.behaviors, *plugins])
 
     # --- What it says about itself -------------------------------------------------------------------------------
 
     async def _say(self, state: int) -> None:
-        for service in ("", *_SERVICES):
+        for service in ("", *self._services):
             await self._health.set(service, state)
 
     async def _info(self) -> GetServerInfoResponse:
@@ -296,14 +420,21 @@ class App:
                 max_message_bytes=settings.server.max_message_bytes,
             ),
             backends=sorted(settings.offered_backends()),
-            behaviors=sorted(settings.behaviors),
+            behaviors=self._offered_behaviors(),
             plugins=[dock.info() for dock in self._plugins.values()],
             session_store=settings.store.kind,
             artifact_store=settings.artifacts.kind,
             started_at_us=self._started_at_us,
             host_id=self._host_id,
-            live_agents=self._host.roster.size if self._host else 0,
+            live_agents=self._live_agents(),
         )
+
+    def _live_agents(self) -> int:
+        """How many agents live here, as far as it is the caller's business."""
+        if self._host is None:
+            return 0
+        who = caller()
+        return self._host.roster.size if who.may_choose_scope else self._host.roster.size_of(who.tenant)
 
 
 async def run(settings: Settings, *, on_serving: Callable[[wire.Endpoint], None] | None = None) -> int:
@@ -368,7 +499,7 @@ async def _started(app: App, asked_to_stop: asyncio.Event) -> bool:
 def _dock(name: str, settings: PluginSettings) -> Dock:
     if settings.command:
         return SupervisedPlugin(name, settings.command, settings.environment(f"plugins.{name}"))
-    return StaticPlugin(name, settings.endpoint)
+    return StaticPlugin(name, settings.endpoint, credentials=plugin_credentials(name, settings))
 
 
 def _log_reader(store: SessionStore) -> ReadLog:
@@ -384,19 +515,18 @@ def _log_reader(store: SessionStore) -> ReadLog:
     return read
 
 
-def _forget_artifacts_in(artifacts: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
-    """Takes a deleted session's rows out of an artifact store that keeps them apart from the bytes."""
+def _forget_in(
+    artifacts: ArtifactStore, persistence: AgentPersistence | None
+) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
+    """Takes a deleted session's rows out of an artifact store that keeps them apart, and its snapshot out of memory."""
+    from turndock_server.stores.memory_snapshots import MemoryAgentPersistence
+
+    forget_artifacts = forgetting(artifacts)
 
     async def forget(request: DeleteSessionRequest) -> None:
-        if isinstance(artifacts, SessionArtifacts):
-            await artifacts.forget_session(
-                partition(request),
-                request.session_id,
-                delete_bytes=request.delete_artifacts,
-            )
-        elif request.delete_artifacts:
-            scope = request.scope if request.HasField("scope") else None
-            await delete_all_of(artifacts, scope, request.session_id)
+        if isinstance(persistence, MemoryAgentPersistence):
+            await persistence.forget_session(partition(request), request.session_id)
+        await forget_artifacts(request)
 
     return forget
 

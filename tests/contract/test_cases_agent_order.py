@@ -379,3 +379,16 @@ async def test_an_ask_that_runs_out_of_time_leaves_its_run_alone(host: Harness) 
     again = host.asking("b", request_id="b")
     host.backend.release("g")
     assert (await again).response.text == "b"
+
+
+async def test_a_prompt_that_interrupts_is_next_also_before_a_chained_run(host: Harness) -> None:
+    host.agent.errors["interrupted"] = chain("again")
+    await host.start([gate("g")], [result("now")], [result("chained")], [result("queued")])
+    asking = host.asking("a", request_id="r1")
+    await host.backend.entered("g")
+    told = await host.tell("b")
+    answer = await host.ask("now", busy_policy=BusyPolicy.BUSY_POLICY_INTERRUPT)
+    assert (await asking).failure.reason == "interrupted"
+    assert answer.response.text == "now"
+    await host.ended(told)
+    assert [heard.prompt for heard in host.backend.record.prompts] == ["a", "now", "again", "b"]

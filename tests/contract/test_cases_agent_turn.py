@@ -298,7 +298,8 @@ async def test_M_23_pre_turn_may_refuse_the_turn(host: Harness, given: str) -> N
     assert (refusal.run.status, refusal.failure.reason) == (RunStatus.RUN_STATUS_FAILED, reason)
     assert host.backend.record.prompts == []
     assert agent.names() == ["init_agent", "pre_turn"]
-    assert types(await host.log(run_id="r1")) == ["run_failed"]
+    violation = ["policy_violation"] if given.startswith("den") else []
+    assert types(await host.log(run_id="r1")) == [*violation, "run_failed"]
     assert (await host.status()).halted == (given == "halt")
     told = await host.tell("fine")
     await host.unhalt()

@@ -27,11 +27,14 @@ from turndock.store.v1 import (
     GetEventsRequest,
     GetLatestSequenceRequest,
     ListSessionsRequest,
+    PruneSessionEventsRequest,
+    RetentionBound,
+    RetentionPolicy,
     SaveSessionRequest,
     WatchEventsRequest,
 )
 from turndock.types.v1 import Event, EventBatch, EventType, Run, RunStatus, Session, SessionStatus
-from turndock_server.stores.sql import SqlSessionStore, sqlite
+from turndock_server.stores.sql import SqlMaintenance, SqlSessionStore, sqlite
 
 SESSION = "ses_1"
 
@@ -120,23 +123,24 @@ async def test_PF_B11_two_processes_and_a_pruner_write_and_a_reader_pages(tmp_pa
         for program in programs:
             program.go()
         outcomes = asyncio.gather(*(program.outcome() for program in programs))
-        pruned, last = 0, 0
-        pruner = sqlite3.connect(path, isolation_level=None)
+        maintenance = SqlMaintenance(store)
+        policy = RetentionPolicy(max_events_per_session=RetentionBound(max=60), batch_size=5)
+        pruning = PruneSessionEventsRequest(session_id=SESSION, policy=policy)
+        last, floor = 0, 0
         while not outcomes.done():
             page = await store.get_events(GetEventsRequest(session_id=SESSION, after_sequence=last, limit=7))
             read = [each.sequence for each in page.events]
-            assert read == list(range(last + 1, last + 1 + len(read)))  # what is pruned was read before
+            first = max(last, floor) + 1
+            assert read == list(range(first, first + len(read)))
             last = page.scanned_through
-            pruner.execute("BEGIN IMMEDIATE")
-            pruner.execute("DELETE FROM events WHERE sequence <= ?", (last - 20,))
-            pruner.execute("UPDATE sessions SET pruned_through = max(pruned_through, ?)", (last - 20,))
-            pruner.execute("COMMIT")
-            pruned = max(pruned, last - 20)
-        pruner.close()
+            answer = await maintenance.prune_session_events(pruning)
+            assert answer.pruned_through >= floor
+            floor = answer.pruned_through
         written = sorted(number for numbers in await outcomes for number in numbers)
         assert written == list(range(1, 401))
         page = await store.get_events(GetEventsRequest(session_id=SESSION))
-        assert (page.head, page.oldest, page.pruned_through) == (400, pruned + 1, pruned)
+        assert (page.head, page.oldest, page.pruned_through) == (400, floor + 1, floor)
+        assert floor > 0
 
 
 async def test_PF_B11_a_lock_held_beyond_the_busy_timeout_is_a_retryable_error(tmp_path: Path) -> None:

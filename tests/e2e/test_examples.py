@@ -84,3 +84,54 @@ async def test_a_transcript_is_that_of_an_agent_that_was_stopped(tmp_path: Path)
         unknown = await commands.finish(await desk.example("transcript", "nobody"))
         assert (unknown.code, unknown.out) == (1, "")
         assert unknown.err.startswith("SESSION_NOT_FOUND")
+
+
+PATTERNS = {
+    "checkpointer": {"approved": "Dear customer (shorter) (friendlier)", "stops": 3},
+    "debate": [
+        "Cats are clean.",
+        "Dogs are loyal.",
+        "Cats need no walk.",
+        "A walk is good for you.",
+        "Cats purr.",
+        "Dogs sing.",
+    ],
+    "pipeline": {
+        "out": {
+            "letter": "Check: Shorten: Translate: Lieber Leser",
+            "note": "Check: Shorten: Translate: Bitte klingeln",
+        },
+        "turns": 6,
+    },
+    "pool": {"answers": ["done"] * 8, "done": 8},
+    "research": "Write a report from: Tides, in short. What causes tides? Why are there two a day? Who knew it first?",
+    "retry": {"answer": "at last", "halted": True, "refused": "no_credit", "tries": 3},
+    "supervisor": {
+        "results": {"garden": "garden built", "roof": "roof built", "walls": "walls built"},
+        "tries": {"garden": 1, "roof": 2, "walls": 1},
+        "whole": "A house: walls, roof and garden.",
+    },
+    "switchboard": {
+        "ann": ["Good morning, ann"],
+        "bob": ["Good morning, bob", "One more thing"],
+        "cy": ["Good morning, cy"],
+    },
+    "watcher": {"alerts": ["It is 31 degrees.", "It is 35 degrees."], "seen": 7},
+}
+
+
+async def test_the_patterns_run_on_the_server_of_their_guide(tmp_path: Path, repository: Path) -> None:
+    guide = Page(repository / "docs/guides/patterns.md")
+    desk = Desk(tmp_path, guide.block("toml", "exec:"))
+    async with commands.serving(tmp_path, variables=desk.variables):
+        assert "plugin:retry" in json.loads(await desk.ok("info", "--json"))["behaviors"]
+        config = ("--behavior", "plugin:retry", "--behavior-config", '{"max_tries": 5}')
+        await desk.ok("agents", "start", "eve", "--backend", "scripted", *config)
+        started = json.loads(await desk.ok("agents", "show", "eve", "--json"))
+        assert json.loads(started["state_json"])["max_tries"] == 5
+        for name, expected in PATTERNS.items():
+            told = await commands.finish(await desk.example(f"patterns.{name}"))
+            assert (told.code, told.err) == (0, ""), name
+            assert json.loads(told.out) == expected, name
+        told = await commands.finish(await desk.example("patterns.workspace"))
+        assert json.loads(told.out)["failures"] == ["pen_broken", "outside"]

@@ -390,7 +390,7 @@ async def test_a_contract_a_plugin_does_not_serve_cannot_be_had(tmp_path: Path) 
         for port in (
             plugin.session_store,
             plugin.artifact_store,
-            plugin.behavior,
+            plugin.remote_behavior,
             plugin.query,
             plugin.maintenance,
             plugin.agent_persistence,

@@ -7,7 +7,7 @@ behind gRPC, and the store is whichever the test runs on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from support.docking import Mode, docked
 from support.hosting import Served, make_host, served
 from support.parts import Script
 from support.scripted_agent import ScriptedAgent, state_of
+from support.snapshots import behind_grpc
 from turndock import events, jsontext, serving, wire
 from turndock.agent.v1 import (
     AgentStatus,
@@ -25,6 +26,7 @@ from turndock.agent.v1 import (
     AskRequest,
     AskResponse,
     CancelRunRequest,
+    ForkSessionRequest,
     GetAgentRequest,
     GetRunRequest,
     InterruptOutcome,
@@ -45,7 +47,7 @@ from turndock.agent.v1 import (
     WatchResponse,
 )
 from turndock.errors import TurndockError
-from turndock.ports import Backend, Behavior, SessionStore
+from turndock.ports import AgentPersistence, Backend, Behavior, SessionStore
 from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
 from turndock.types.v1 import (
@@ -57,9 +59,11 @@ from turndock.types.v1 import (
     Event,
     Run,
     RunStatus,
+    Session,
     ToolApprovalRequested,
 )
 from turndock_server.backends.scripted import ScriptedBackend
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.stores.memory import MemorySessionStore
 from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
@@ -82,6 +86,8 @@ class Harness:
         self.artifacts = MemoryArtifactStore()
         self.backends: dict[str, Backend] = {}
         self.behaviors: dict[str, Behavior] = {}
+        self.patience: dict[str, Patience] = {}
+        """How long behaviors are waited for, by name."""
         self.served: Served
         self._exits = exits
 
@@ -112,6 +118,30 @@ class Harness:
         **config: Any,
     ) -> StartAgentResponse:
         """Start an agent whose prompts play these scripts, one each."""
+        return await self.start_with(
+            backend,
+            {"scripts": list(scripts), **config},
+            name=name,
+            behavior=behavior,
+            limits=limits,
+            request_id=request_id,
+            session_id=session_id,
+            metadata_json=metadata_json,
+        )
+
+    async def start_with(
+        self,
+        backend: str,
+        config: Mapping[str, Any],
+        *,
+        name: str = "a1",
+        behavior: str = "scripted",
+        limits: AgentLimits | None = None,
+        request_id: str = "",
+        session_id: str = "",
+        metadata_json: str = "",
+    ) -> StartAgentResponse:
+        """Start an agent with a backend configured so."""
         request = StartAgentRequest(
             request_id=request_id,
             session_id=session_id,
@@ -120,7 +150,7 @@ class Harness:
                 agent_name=name,
                 backend=backend,
                 behavior=behavior,
-                backend_config_json=jsontext.canonical({"scripts": list(scripts), **config}),
+                backend_config_json=jsontext.canonical(config),
                 limits=limits,
             ),
         )
@@ -138,6 +168,11 @@ class Harness:
     async def stop(self, name: str = "a1", **fields: Any) -> AgentStatus:
         with wire.translated():
             return (await self.served.stub.StopAgent(StopAgentRequest(agent_name=name, **fields))).agent
+
+    async def fork(self, session_id: str, at: int | None = None, request_id: str = "f-1") -> Session:
+        with wire.translated():
+            request = ForkSessionRequest(session_id=session_id, at_sequence=at, request_id=request_id)
+            return (await self.served.stub.ForkSession(request)).session
 
     async def until(self, holds: Callable[[AgentStatus], bool], name: str = "a1") -> AgentStatus:
         """Wait until the agent's status is as it should be."""
@@ -374,15 +409,32 @@ async def opened_store(name: StoreName, folder: Path) -> AsyncGenerator[SessionS
 
 
 @asynccontextmanager
-async def harnessed(store: StoreName, mode: Mode, folder: Path) -> AsyncGenerator[Harness]:
+async def harnessed(
+    store: StoreName,
+    mode: Mode,
+    folder: Path,
+    *,
+    snapshots: AgentPersistence | None = None,
+    snapshot_timeout_s: float = 5.0,
+) -> AsyncGenerator[Harness]:
     """A host over that store, with what is docked in that mode."""
     async with AsyncExitStack() as exits:
         harness = Harness(await exits.enter_async_context(opened_store(store, folder)), mode, exits)
         await harness.dock_backend("scripted", harness.backend)
         await harness.dock_behavior("scripted", harness.agent)
-        host = make_host(harness.store, harness.backends, harness.behaviors, artifacts=harness.artifacts)
+        if snapshots is not None and mode != "in_process":
+            snapshots = await exits.enter_async_context(behind_grpc(snapshots))
+        host = make_host(
+            harness.store,
+            harness.backends,
+            harness.behaviors,
+            artifacts=harness.artifacts,
+            snapshots=snapshots,
+            snapshot_timeout_s=snapshot_timeout_s,
+            patience=harness.patience,
+        )
         # Left before whatever is docked meanwhile, which has to outlive the turns that use it.
-        async with served(host) as harness.served:
+        async with served(host, snapshots=snapshots) as harness.served:
             yield harness
 
 

@@ -32,11 +32,14 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
     TerminateAgentResponse,
 )
+from turndock.errors import not_offered
 from turndock.ports import Behavior
 
 Q = TypeVar("Q")
@@ -73,6 +76,7 @@ class ScriptedAgent(Behavior):
         notified: Mapping[Any, Move] | None = None,
         pre_run: Hook[PreRunRequest, PreRunResponse] | None = None,
         pre_turn: Hook[PreTurnRequest, PreTurnResponse] | None = None,
+        pre_tool: Hook[PreToolRequest, PreToolResponse] | None = None,
         post_turn: Hook[PostTurnRequest, PostTurnResponse] | None = None,
         post_run: Hook[PostRunRequest, PostRunResponse] | None = None,
     ) -> None:
@@ -83,6 +87,7 @@ class ScriptedAgent(Behavior):
         self._hooks: dict[str, Hook[Any, Any] | None] = {
             "pre_run": pre_run,
             "pre_turn": pre_turn,
+            "pre_tool": pre_tool,
             "post_turn": post_turn,
             "post_run": post_run,
         }
@@ -147,6 +152,10 @@ class ScriptedAgent(Behavior):
         answer: PreTurnResponse = await self._hook("pre_turn", request)
         return answer
 
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        answer: PreToolResponse = await self._hook("pre_tool", request)
+        return answer
+
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         answer: PostTurnResponse = await self._hook("post_turn", request)
         return answer
@@ -156,9 +165,10 @@ class ScriptedAgent(Behavior):
         return answer
 
     async def _hook(self, name: str, request: Any) -> Any:
-        self._hear(name, request)
         hook = self._hooks[name]
-        assert hook is not None, f"{name} is not offered"
+        if hook is None:
+            raise not_offered(f"Behavior.{name}")
+        self._hear(name, request)
         return await hook(request)
 
     def _hear(self, name: str, request: Any) -> None:

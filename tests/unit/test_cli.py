@@ -40,11 +40,13 @@ COMMANDS = [
     ("unhalt",),
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
     *(("approvals", name) for name in ("list", "approve", "edit", "reject")),
-    *(("sessions", name) for name in ("list", "show", "delete")),
+    *(("sessions", name) for name in ("list", "show", "delete", "export", "import")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
+    *(("maintenance", name) for name in ("run", "check")),
+    *(("tokens", name) for name in ("create", "list", "revoke")),
     ("info",),
 ]
-LOCAL = {"serve", "demo", "doctor"}
+LOCAL = {"serve", "demo", "doctor", "tokens"}
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,7 @@ def test_every_command_explains_itself_and_finds_its_server_the_same_way(command
     shown = run(*command, "--help")
     assert shown.exit_code == 0
     assert ("--server" in shown.output) is (command[0] not in LOCAL)
-    assert ("--scope" in shown.output) is (command[0] not in LOCAL)
+    assert ("TURNDOCK_SCOPE" in shown.output) is (command[0] not in LOCAL)
 
 
 def test_the_version_is_said() -> None:
@@ -234,3 +236,23 @@ def test_numbers_in_json_lose_no_digit() -> None:
 def test_an_event_is_a_line(event: Event, text: str) -> None:
     assert gist(event) == text
     assert "\n" not in event_line(event)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--max-events-per-session", "0"), "must be a whole number above"),
+        (("--max-total-events", "1.5"), "must be a whole number above"),
+        (("--max-session-age-days", "-1"), "must be a whole number above"),
+        (("--batch-size", "0"), "maintenance.batch_size"),
+        (("--exempt-status", "sleepy"), "maintenance.exempt_statuses"),
+        (("--prune-first", "nope"), "'nope' is no event type"),
+        (("--config", "missing.toml"), "no such file"),
+    ],
+)
+def test_R_01_a_wrong_policy_is_named_before_anybody_is_called(
+    arguments: tuple[str, ...], complaint: str
+) -> None:
+    result = run("maintenance", "run", *arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.replace("│", " ").split())

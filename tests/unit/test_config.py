@@ -212,6 +212,7 @@ def test_a_plug_in_that_is_used_must_be_described() -> None:
     text = """
         store.kind = "plugin:db"
         artifacts.kind = "plugin:blobs"
+        persistence.kind = "plugin:snapshots"
         [backends.a]
         kind = "plugin"
         [backends.b]
@@ -220,6 +221,9 @@ def test_a_plug_in_that_is_used_must_be_described() -> None:
         [backends.c]
         kind = "echo"
         plugin = "model"
+        [behaviors.d]
+        kind = "plugin"
+        plugin = "modl"
         [plugins.model]
         endpoint = "h:1"
     """
@@ -227,11 +231,14 @@ def test_a_plug_in_that_is_used_must_be_described() -> None:
     assert set(found) == {
         "store.kind",
         "artifacts.kind",
+        "persistence.kind",
         "backends.a.plugin",
         "backends.b.plugin",
         "backends.c.plugin",
+        "behaviors.d.plugin",
     }
     assert "Did you mean model?" in found["backends.b.plugin"]
+    assert "Did you mean model?" in found["behaviors.d.plugin"]
 
 
 def test_stores_may_be_plug_ins_and_are_then_required() -> None:
@@ -239,11 +246,23 @@ def test_stores_may_be_plug_ins_and_are_then_required() -> None:
     assert settings.store.plugin == "db"
     assert settings.artifacts.plugin is None
     assert settings.required_plugins() == {"db"}
+    settings = load(file("persistence.kind='plugin:x'\n[plugins.x]\nendpoint='h:2'"))
+    assert settings.persistence.plugin == "x"
+    assert settings.required_plugins() == {"x"}
 
 
 @pytest.mark.parametrize("kind", ["postgres", "plugin:", ""])
 def test_a_kind_of_store_that_there_is_not_is_refused(kind: str) -> None:
     assert "must be sqlite, memory or plugin:<name>" in faults(f"store.kind = '{kind}'")["store.kind"]
+
+
+def test_snapshots_are_kept_only_if_asked_for() -> None:
+    assert load().persistence.kind == "none"
+    assert (
+        "must be none, store, memory or plugin:<name>"
+        in faults("persistence.kind = 'redis'")["persistence.kind"]
+    )
+    assert "persistence.timeout_seconds" in faults("persistence.timeout_seconds = 0")
 
 
 def test_a_key_that_its_kind_does_not_have_is_refused() -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from support.pages import Page
+from turndock_server.access import Role
 from turndock_server.config import load
+from turndock_server.services.permissions import ROLES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CONFIGURED = ("write-a-backend", "write-a-behavior", "patterns")
+EXAMPLES = {"write-a-backend": "diary.py", "write-a-behavior": "patterns/retry.py"}
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -45,7 +49,11 @@ def test_every_page_is_in_the_index(repository: Path) -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/persistence.md"]
+)
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/guides/{name}.md" for name in CONFIGURED)])
+@pytest.mark.parametrize("name", ["README.md", "docs/guides/write-a-backend.md", "docs/guides/security.md"])
 def test_every_configuration_on_a_page_is_accepted(
     repository: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,9 +65,24 @@ def test_every_configuration_on_a_page_is_accepted(
         assert load().offered_backends()
 
 
-def test_what_the_guide_shows_is_in_the_example(repository: Path) -> None:
-    example = (repository / "clients/python/turndock/examples/diary.py").read_text()
-    shown = Page(repository / "docs/guides/write-a-backend.md").blocks("python")
+@pytest.mark.parametrize("guide", EXAMPLES)
+def test_what_a_guide_shows_is_in_the_example(repository: Path, guide: str) -> None:
+    example = (repository / "clients/python/turndock/examples" / EXAMPLES[guide]).read_text()
+    shown = Page(repository / f"docs/guides/{guide}.md").blocks("python")
     assert len(shown) >= 4
     for code in shown:
         assert code in example
+
+
+def test_the_guide_to_security_names_every_call_beside_its_role(repository: Path) -> None:
+    text = (repository / "docs/guides/security.md").read_text()
+    rows = {role: re.search(rf"^\| `{role}` \| (.+) \|$", text, re.MULTILINE) for role in Role if role}
+    for service, calls in ROLES.items():
+        for role, names in calls.items():
+            row = rows[role]
+            assert row is not None
+            said = dict(re.findall(r"`(\w+)`: ([\w, ]+)", row[1])).get(service.rpartition(".")[2])
+            if said is None:
+                assert "reflection" in service
+            elif said != "everything":
+                assert set(names) <= set(said.split(", "))

@@ -16,7 +16,7 @@ from turndock.plugin.v1 import ProbeResponse
 from turndock.wire import Endpoint
 from turndock_server.backends.echo import EchoBackend
 from turndock_server.config import Settings
-from turndock_server.doctor import Finding, Level, docking, examine, places, storage, words
+from turndock_server.doctor import Finding, Level, docking, examine, places, security, storage, words
 from turndock_server.holding import hold
 from turndock_server.stores.sql.store import SqlSessionStore
 
@@ -117,9 +117,9 @@ def test_secrets_are_there_and_private(place: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_exposure_is_a_warning_when_it_is_meant() -> None:
-    assert only(places.exposure(settings())).level is Level.OK
+    assert only(security.exposure(settings())).level is Level.OK
     exposed = settings(server={"listen": "0.0.0.0:7420", "insecure": True})
-    assert only(places.exposure(exposed)).level is Level.WARNING
+    assert only(security.exposure(exposed)).level is Level.WARNING
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
@@ -349,6 +349,25 @@ async def test_a_plug_in_must_offer_what_it_is_used_for() -> None:
     findings = bad(await probed(ProbeResponse.State.STATE_READY, store={"kind": "plugin:p"}))
     assert only(findings).subject == "store.kind"
     assert "needs a session_store" in only(findings).what
+
+
+@pytest.mark.parametrize("kind", ["plugin:p", "store"])
+async def test_a_plug_in_that_keeps_snapshots_must_do_so(kind: str) -> None:
+    values = {"store": {"kind": "plugin:p"}, "persistence": {"kind": kind}}
+    findings = bad(await probed(ProbeResponse.State.STATE_READY, **values))
+    assert {finding.subject for finding in findings} == {"store.kind", "persistence.kind"}
+    assert any("needs a agent_persistence" in finding.what for finding in findings)
+
+
+async def test_a_behavior_must_be_offered_by_its_plug_in_or_be_installed() -> None:
+    behaviors = {"b": {"kind": "plugin", "plugin": "p"}}
+    findings = bad(await probed(ProbeResponse.State.STATE_READY, behaviors=behaviors))
+    assert (only(findings).subject, only(findings).mend) == ("behaviors.b", "Name another plug-in")
+    assert "needs a behavior" in only(findings).what
+    misspelt = only(docking.behaviors(settings(behaviors={"b": {"kind": "plugn"}})))
+    assert (misspelt.level, misspelt.mend) == (Level.ERROR, "Did you mean plugin?")
+    plugins = {"p": {"endpoint": "unix:plugin.sock"}}
+    assert list(docking.behaviors(settings(behaviors=behaviors, plugins=plugins))) == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ EXAMPLES = {
     "aws_secret_key": "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG",
     "anthropic_key": "sk-ant-" + "a" * 24,
     "openai_key": "sk-proj-" + "b" * 24,
+    "turndock_token": "tdk_0123abcd_" + "z" * 43,
     "github_token": "ghp_" + "c" * 36,
     "gitlab_token": "glpat-" + "d" * 20,
     "slack_token": "xoxb-" + "1" * 12,
@@ -33,7 +34,7 @@ EXAMPLES = {
 
 def test_there_is_an_example_of_every_category() -> None:
     assert set(EXAMPLES) == {category for category, _ in PATTERNS}
-    assert len(PATTERNS) == 22
+    assert len(PATTERNS) == 23
 
 
 @pytest.mark.parametrize("category", EXAMPLES)

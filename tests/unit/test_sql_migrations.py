@@ -61,7 +61,10 @@ def test_the_schema_is_what_its_revisions_make(tmp_path: Path) -> None:
     assert described(made) == described(migrated)
     for path in (made, migrated):
         database = sqlite3.connect(path)
-        assert database.execute("SELECT * FROM scopes").fetchall() == [(schema.UNSCOPED_KEY, "")]
+        assert database.execute("SELECT * FROM scopes ORDER BY key").fetchall() == [
+            (schema.GRAVEYARD_KEY, schema.GRAVEYARD),
+            (schema.UNSCOPED_KEY, ""),
+        ]
         assert database.execute("SELECT * FROM alembic_version").fetchall() == [(schema.REVISIONS[-1],)]
         database.close()
 
@@ -77,7 +80,7 @@ async def test_a_schema_from_the_future_is_refused_and_left_alone(tmp_path: Path
     database = sqlite3.connect(path)
     database.execute("UPDATE alembic_version SET version_num = '9999'")
     database.commit()
-    with pytest.raises(TurndockError, match="9999, which is newer than 0002") as refusal:
+    with pytest.raises(TurndockError, match=f"9999, which is newer than {schema.REVISIONS[-1]}") as refusal:
         await SqlSessionStore.open(path)
     assert refusal.value.reason == "MIGRATION_REQUIRED"
     assert database.execute("SELECT * FROM alembic_version").fetchall() == [("9999",)]

@@ -11,6 +11,8 @@ from turndock.errors import invalid
 # `sun_path` holds 108 bytes with its end mark on Linux, 104 elsewhere.
 _MAX_UNIX_PATH_BYTES: Final = 103
 
+_FORMS: Final = "grpc://host:port, grpcs://host:port, host:port or unix:/path"
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -19,6 +21,8 @@ class Endpoint:
     host: str = ""
     port: int = 0
     path: str = ""
+    tls: bool = False
+    """Whether what is said there is encrypted: `grpcs://`."""
 
     @property
     def address(self) -> str:
@@ -43,11 +47,11 @@ class Endpoint:
             return False
 
     def __str__(self) -> str:
-        return self.address if self.path else f"grpc://{self.address}"
+        return self.address if self.path else f"{'grpcs' if self.tls else 'grpc'}://{self.address}"
 
 
 def parse_endpoint(text: str, field: str = "endpoint") -> Endpoint:
-    """The endpoint of `grpc://host:port`, `host:port` or `unix:/path`.
+    """The endpoint of `grpc://host:port`, `grpcs://host:port` (TLS), `host:port` or `unix:/path`.
 
     An IPv6 address stands in brackets. Raises `TurndockError` (VALIDATION_ERROR) naming `field`.
     """
@@ -59,14 +63,14 @@ def parse_endpoint(text: str, field: str = "endpoint") -> Endpoint:
             raise invalid(field, f"has a path longer than the {_MAX_UNIX_PATH_BYTES} bytes a socket can have")
         return Endpoint(path=path)
     scheme, separator, rest = text.partition("://")
-    if separator and scheme != "grpc":
-        raise invalid(field, f"has the scheme {scheme!r}; use grpc://host:port, host:port or unix:/path")
+    if separator and scheme not in ("grpc", "grpcs"):
+        raise invalid(field, f"has the scheme {scheme!r}; use {_FORMS}")
     authority = (rest if separator else text).removesuffix("/")
     host, colon, port = authority.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not colon or not host or (":" in host and not bracketed) or "/" in authority:
-        raise invalid(field, f"{text!r} is not grpc://host:port, host:port or unix:/path")
+        raise invalid(field, f"{text!r} is not {_FORMS}")
     if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
         raise invalid(field, f"has the port {port!r}; a port is a number from 0 to 65535")
-    return Endpoint(host, int(port))
+    return Endpoint(host, int(port), tls=scheme == "grpcs" and bool(separator))

@@ -163,6 +163,12 @@ REASONS: Mapping[str, ReasonInfo] = _table(
         True,
         "Stop agents you no longer need, or raise the limit.",
     ),
+    (
+        "SCOPE_LIMIT_EXCEEDED",
+        Code.RESOURCE_EXHAUSTED,
+        True,
+        "End calls that are under way, or wait; the metadata names the limit.",
+    ),
     ("LIMIT_EXCEEDED", Code.RESOURCE_EXHAUSTED, False, "Make it smaller; the metadata names the limit."),
     # Who calls.
     ("UNAUTHENTICATED", Code.UNAUTHENTICATED, False, "Send valid credentials."),

@@ -10,7 +10,7 @@ from typing import Final
 
 from turndock import jsontext
 from turndock.backend.v1 import Paused, Result
-from turndock.errors import invalid
+from turndock.errors import TurndockError, invalid
 from turndock.types.v1 import (
     EVENT_TYPE_MESSAGE_STREAMED,
     Custom,
@@ -24,6 +24,7 @@ from turndock.types.v1 import (
     ToolCallFailed,
     ToolCallStarted,
     Usage,
+    WorkspaceChanged,
 )
 
 _PREFIX: Final = "EVENT_TYPE_"
@@ -63,6 +64,10 @@ _KINDS: Final[dict[int, str]] = {
     EventType.EVENT_TYPE_RUN_TIMEOUT: "error",
 }
 
+TITLE: Final = "turndock.title"
+"""Name of the custom event that gives the conversation its title: the one name of the host's own a backend may use."""
+MAX_TITLE_BYTES: Final = 1024
+
 _MAX_ID_BYTES = 128
 
 
@@ -72,6 +77,12 @@ def text(piece: str) -> Event:
         type=EventType.EVENT_TYPE_MESSAGE_STREAMED,
         message_streamed=MessageStreamed(text=jsontext.repair_text(piece)),
     )
+
+
+def title(text: str) -> Event:
+    """The conversation's title from now on."""
+    data = jsontext.canonical({"title": clean_title(text)})
+    return Event(type=EventType.EVENT_TYPE_CUSTOM, custom=Custom(name=TITLE, data_json=data))
 
 
 def thinking(piece: str) -> Event:
@@ -116,6 +127,20 @@ def usage(input_tokens: int | None = None, output_tokens: int | None = None, *, 
             usage=Usage(input_tokens=input_tokens, output_tokens=output_tokens, model=model)
         ),
     )
+
+
+def workspace_snapshot(reference: str, artifact_key: str = "") -> Event:
+    """A state of the files an agent works on was recorded under this name."""
+    return Event(
+        type=EventType.EVENT_TYPE_WORKSPACE_SNAPSHOT_TAKEN,
+        workspace_changed=WorkspaceChanged(reference=reference, artifact_key=artifact_key),
+    )
+
+
+def workspace_diff(reference: str, base_reference: str, artifact_key: str = "") -> Event:
+    """The files changed between two recorded states; the artifact, if there is one, holds how."""
+    changed = WorkspaceChanged(reference=reference, base_reference=base_reference, artifact_key=artifact_key)
+    return Event(type=EventType.EVENT_TYPE_WORKSPACE_DIFF_COMPUTED, workspace_changed=changed)
 
 
 def custom(name: str, data_json: str = "") -> Event:
@@ -171,6 +196,23 @@ def parse_type(name: str, field: str) -> EventType.ValueType:
 def now_us() -> int:
     """The time of day in microseconds since the Unix epoch."""
     return time.time_ns() // 1000
+
+
+def title_of(event: Event) -> str:
+    """The title an event gives the conversation; empty if it gives none."""
+    if event.custom.name != TITLE:
+        return ""
+    try:
+        given = jsontext.parse_object(event.custom.data_json, "custom.data_json").get("title")
+    except TurndockError:
+        return ""
+    return clean_title(given) if isinstance(given, str) else ""
+
+
+def clean_title(text: str) -> str:
+    """A title as it is kept: one line without what no store can keep, at most `MAX_TITLE_BYTES` of UTF-8."""
+    line = " ".join(jsontext.repair_text(text).split())
+    return line.encode()[:MAX_TITLE_BYTES].decode(errors="ignore")
 
 
 def new_id() -> str:

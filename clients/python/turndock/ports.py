@@ -47,6 +47,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
@@ -251,6 +253,7 @@ BEHAVIOR_OPTIONS = (
     "handle_stream_event",
     "pre_run",
     "pre_turn",
+    "pre_tool",
     "post_turn",
     "post_run",
     "terminate_agent",
@@ -300,6 +303,10 @@ class Behavior(ABC):
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         """Let a turn begin, change its prompt, or refuse it. Optional."""
         raise not_offered("Behavior.PreTurn")
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        """Let a tool call that the backend asks leave for run, change it, or refuse it. Optional."""
+        raise not_offered("Behavior.PreTool")
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         """Look back at a turn. Optional; cannot change what follows."""

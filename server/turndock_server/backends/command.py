@@ -121,8 +121,12 @@ class CommandBackend(Backend):
         return StartSessionResponse(session=self._configured(request.config_json).session())
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
-        state = CommandState.of(request.session)
-        configured = self._configured(request.config_json).model_copy(update={"state": state.state})
+        configured = self._configured(request.config_json)
+        if (
+            request.session.data
+        ):  # Otherwise the provider's name for the conversation is all the program gets.
+            state = CommandState.of(request.session).state
+            configured = configured.model_copy(update={"state": state})
         return ResumeSessionResponse(session=configured.session(request.session.provider_session_id))
 
     async def prompt(

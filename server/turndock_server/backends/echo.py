@@ -50,7 +50,7 @@ class EchoBackend(Backend):
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
         config = parse_config(EchoConfig, request.config_json)
-        state = EchoState.of(request.session).model_copy(update={"config": config})
+        state = EchoState.resumed(request.session).model_copy(update={"config": config})
         return ResumeSessionResponse(session=state.session(request.session.provider_session_id))
 
     async def prompt(

@@ -91,7 +91,7 @@ class LlamaBackend(Backend):
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
         config = parse_config(LlamaConfig, request.config_json)
-        turns = LlamaState.of(request.session).turns
+        turns = LlamaState.resumed(request.session).turns
         return ResumeSessionResponse(session=await _checked(LlamaState(config=config, turns=turns)))
 
     async def prompt(

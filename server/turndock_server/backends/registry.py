@@ -16,6 +16,9 @@ from turndock.ports import Backend
 GROUP: Final = "turndock.backends"
 """The entry-point group of backends for the host's own process."""
 
+REPLAY: Final = "replay"
+"""The kind that needs the host's own stores, and so is not made by `create`."""
+
 _HOME: Final = "turndock_server.backends"
 _BUILT_IN: Final = (
     EntryPoint("command", f"{_HOME}.command:CommandBackend", GROUP),

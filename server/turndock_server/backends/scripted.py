@@ -125,7 +125,9 @@ class ScriptedBackend(Backend):
         self._called("resume_session", config)
         self.record.resumed += 1
         self.stage.changed()
-        state = ScriptedState(n=ScriptedState.of(request.session).n, config=config)
+        state = ScriptedState(
+            n=ScriptedState.of(request.session).n if request.session.data else 0, config=config
+        )
         return ResumeSessionResponse(session=state.session(request.session.provider_session_id))
 
     async def prompt(

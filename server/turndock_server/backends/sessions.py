@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from turndock import jsontext
-from turndock.errors import FieldViolation, TurndockError, invalid
+from turndock.errors import FieldViolation, TurndockError, invalid, not_found
 from turndock.types.v1 import BackendSession
 
 
@@ -50,6 +50,13 @@ class State(BaseModel):
             return cls.model_validate_json(session.data)
         except ValidationError:
             raise invalid("session.data", f"is no {cls.__name__}") from None
+
+    @classmethod
+    def resumed(cls, session: BackendSession) -> Self:
+        """The state in a session that is taken up again. Raises NOT_FOUND when only its provider's name is left."""
+        if not session.data:
+            raise not_found("conversation", session.provider_session_id)
+        return cls.of(session)
 
     def session(self, provider_session_id: str = "") -> BackendSession:
         """A session with this state."""

@@ -33,7 +33,9 @@ async def start(
         typer.Option("--backend", "-b", show_default=False, help="What answers; `turndock info` lists them."),
     ],
     backend_config: Annotated[dict[str, Any] | None, json_option("Laid over the server's own.")] = None,
-    behavior: Annotated[str, typer.Option(show_default="none", help="What decides between turns.")] = "",
+    behavior: Annotated[
+        str, typer.Option(show_default="none", help="What decides between turns: a name, or plugin:NAME.")
+    ] = "",
     behavior_config: Annotated[dict[str, Any] | None, json_option("Laid over the server's own.")] = None,
     session: Annotated[
         str, typer.Option(show_default="a new one", help="Continue the session of an agent that was stopped.")

@@ -5,21 +5,60 @@ import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
 from turndock_server.cli.exits import Exit
-from turndock_server.cli.options import DEFAULT_SERVER, ScopeOption, ServerOption
+from turndock_server.cli.options import (
+    DEFAULT_SERVER,
+    ScopeOption,
+    ServerOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TokenFileOption,
+)
 from turndock_server.cli.output import fail, safe
 
 if TYPE_CHECKING:
-    from turndock.client import AgentHandle, Client
+    from turndock.client import AgentHandle, Client, Tls
     from turndock.errors import TurndockError
-    from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+    from turndock.remote import RemoteArtifactStore, RemoteMaintenance, RemoteSessionStore
     from turndock.types.v1 import Scope
 
 TOKEN_VARIABLE = "TURNDOCK_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a command finds what proves who calls, and who answers."""
+
+    token: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def prove_something(self, token: str) -> bool:
+        """Whether the caller shows credentials, by these files or by a token at hand."""
+        return bool(token or self.token or self.cert)
+
+    def tls(self) -> "Tls | None":
+        """What to encrypt with; None = the server's address says whether to."""
+        if self.ca is None and self.cert is None and self.key is None:
+            return None
+        from turndock.client import Tls
+
+        return Tls(self.ca, self.cert, self.key)
+
+
+class _ClientOptions(TypedDict):
+    token: str
+    token_file: Path | None
+    scope: str | None
+    tls: "Tls | None"
 
 
 class Connection:
@@ -47,17 +86,32 @@ class Connection:
         """The server's artifact store."""
         return self.client.artifact_store()
 
+    @functools.cached_property
+    def maintenance(self) -> "RemoteMaintenance":
+        """The server's maintenance."""
+        return self.client.maintenance()
+
 
 def connected(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a coroutine function a command: `--server` and `--scope` are added, the first parameter is the connection.
+    """Make a coroutine function a command: `--server`, `--scope` and the like are added; it gets the connection first.
 
     All other parameters are keyword-only. Every failure ends the command with a sentence on standard error and its
     exit code.
     """
 
     @functools.wraps(command)
-    def run(*, server: str, scope: str | None, **options: Any) -> None:
-        _run(server, scope, lambda connection: command(connection, **options))
+    def run(
+        *,
+        server: str,
+        scope: str | None,
+        token_file: Path | None,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        **options: Any,
+    ) -> None:
+        files = Files(token_file, tls_ca, tls_cert, tls_key)
+        _run(server, scope, files, lambda connection: command(connection, **options))
 
     added = inspect.signature(_connection_options).parameters.values()
     own = list(inspect.signature(command).parameters.values())[1:]
@@ -67,16 +121,24 @@ def connected(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-def _connection_options(*, server: ServerOption = DEFAULT_SERVER, scope: ScopeOption = None) -> None:
+def _connection_options(
+    *,
+    server: ServerOption = DEFAULT_SERVER,
+    scope: ScopeOption = None,
+    token_file: TokenFileOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+) -> None:
     """The parameters that every command has besides its own."""
 
 
-def _run(server: str, scope: str | None, act: Callable[[Connection], Awaitable[None]]) -> None:
+def _run(server: str, scope: str | None, files: Files, act: Callable[[Connection], Awaitable[None]]) -> None:
     from turndock.client import TurnFailed
     from turndock.errors import TurndockError
 
     try:
-        asyncio.run(_connect(server, scope, act))
+        asyncio.run(_connect(server, scope, files, act))
     except TurndockError as error:
         raise refused(error, server) from None
     except TurnFailed as error:
@@ -85,16 +147,27 @@ def _run(server: str, scope: str | None, act: Callable[[Connection], Awaitable[N
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
-async def _connect(server: str, scope: str | None, act: Callable[[Connection], Awaitable[None]]) -> None:
+async def _connect(
+    server: str, scope: str | None, files: Files, act: Callable[[Connection], Awaitable[None]]
+) -> None:
     from turndock.client import Client, Retry
     from turndock.types.v1 import Scope
 
-    token = os.environ.get(TOKEN_VARIABLE, "")
+    common: _ClientOptions = {
+        "token": os.environ.get(TOKEN_VARIABLE, ""),
+        "token_file": files.token,
+        "scope": scope or None,
+        "tls": files.tls(),
+    }
     async with (
-        Client(server, token=token, scope=scope or None, retry=Retry(tries=1)) as client,
-        Client(server, token=token, scope=scope or None) as patient,
+        Client(server, retry=Retry(tries=1), **common) as client,
+        Client(server, **common) as patient,
     ):
-        await act(Connection(client, patient, Scope(tenant=scope) if scope else None))
+        acts_in = Scope(tenant=scope) if scope else None
+        if acts_in is None and files.prove_something(common["token"]):
+            info = await client.info()  # which scope the credentials are bound to, if they are
+            acts_in = info.scope if info.HasField("scope") else None
+        await act(Connection(client, patient, acts_in))
 
 
 def refused(error: "TurndockError", server: str) -> typer.Exit:
@@ -114,6 +187,7 @@ def refused(error: "TurndockError", server: str) -> typer.Exit:
 
 
 _ADVICE: dict[str, Any] = {
+    "UNAUTHENTICATED": "TURNDOCK_TOKEN or --token-file holds the token; --tls-cert and --tls-key are the certificate.",
     "PLUGIN_UNAVAILABLE": "`turndock info` shows how the plug-in is; what it says itself is in the server's log.",
     "VALIDATION_ERROR": "Mend that, and run the command again.",
     "AGENT_NOT_FOUND": "`turndock agents list` shows those there are; `turndock agents start NAME --backend echo` "

@@ -34,7 +34,7 @@ def serve(
     listen: ListenOption = None,
     data: DataOption = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
+        bool, typer.Option("--insecure", help="Allow an unencrypted address that other machines can reach.")
     ] = False,
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.

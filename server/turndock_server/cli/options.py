@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ ServerOption = Annotated[
         "-s",
         envvar="TURNDOCK_SERVER",
         metavar="ADDRESS",
-        help="Where the server is: `host:port` or `unix:/path`.",
+        help="Where the server is: `host:port`, `grpcs://host:port` (TLS) or `unix:/path`.",
         rich_help_panel="Connection",
     ),
 ]
@@ -26,6 +27,49 @@ ScopeOption = Annotated[
         metavar="TENANT",
         show_default="the unscoped partition",
         help="Whose agents and sessions are meant.",
+        rich_help_panel="Connection",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="TURNDOCK_TOKEN_FILE",
+        metavar="FILE",
+        show_default="the token in TURNDOCK_TOKEN, if any",
+        help="A file with the token to send.",
+        rich_help_panel="Connection",
+    ),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        envvar="TURNDOCK_TLS_CA",
+        metavar="FILE",
+        show_default="public authorities, at grpcs:// alone",
+        help="Encrypt, and trust the authority in this PEM file.",
+        rich_help_panel="Connection",
+    ),
+]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        envvar="TURNDOCK_TLS_CERT",
+        metavar="FILE",
+        show_default=False,
+        help="The certificate to show, PEM.",
+        rich_help_panel="Connection",
+    ),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        envvar="TURNDOCK_TLS_KEY",
+        metavar="FILE",
+        show_default=False,
+        help="Its private key, PEM.",
         rich_help_panel="Connection",
     ),
 ]

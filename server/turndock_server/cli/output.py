@@ -105,11 +105,16 @@ def enum_name(kind: Any, number: int, prefix: str) -> str:
         return str(number)
 
 
-def to_json(message: Any) -> dict[str, Any]:
-    """A message as protobuf's JSON has it, with the fields' own names. 64-bit numbers are strings: no digit is lost."""
+def to_json(message: Any, *, always: bool = False) -> dict[str, Any]:
+    """A message as protobuf's JSON has it, with the fields' own names. 64-bit numbers are strings: no digit is lost.
+
+    With `always` also figures that are 0.
+    """
     from google.protobuf.json_format import MessageToDict
 
-    return MessageToDict(message, preserving_proto_field_name=True)
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=always
+    )
 
 
 async def first(rows: AsyncIterator[Row], limit: int) -> list[Row]:

@@ -232,6 +232,7 @@ def server_facts(info: GetServerInfoResponse) -> dict[str, object]:
         "sessions in": info.session_store,
         "artifacts in": info.artifact_store,
         "live agents": info.live_agents,
+        "in scope": info.scope.tenant,
         "largest prompt": size(limits.max_prompt_bytes),
         "largest message": size(limits.max_message_bytes),
         "largest artifact": size(limits.max_artifact_bytes),

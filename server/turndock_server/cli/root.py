@@ -5,12 +5,25 @@ from typing import Annotated
 import typer
 
 from turndock_server import __version__
-from turndock_server.cli import agents, approvals, artifacts, info, local, prompts, runs, sessions, watching
+from turndock_server.cli import (
+    agents,
+    approvals,
+    artifacts,
+    info,
+    local,
+    maintenance,
+    prompts,
+    runs,
+    sessions,
+    tokens,
+    transfer,
+    watching,
+)
 
 _HELP = """Hosts LLM agents as durable, one-turn-at-a-time state machines, and talks to a host.
 
 Commands that talk to a server find it by --server or TURNDOCK_SERVER (default 127.0.0.1:7420), act in the scope of
---scope or TURNDOCK_SCOPE, and take their token from TURNDOCK_TOKEN.
+--scope or TURNDOCK_SCOPE, and take their token from TURNDOCK_TOKEN or the file that --token-file names.
 """
 _EXIT_CODES = (
     "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or configuration; 3 the turn did not succeed; "
@@ -47,6 +60,7 @@ RUN, USE, LOOK, STORED = "Run a server", "Use agents", "Look", "Stored things"
 
 for command in (local.serve, local.demo, local.doctor):
     app.command(rich_help_panel=RUN)(command)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=RUN)
 app.add_typer(agents.app, name="agents", rich_help_panel=USE)
 for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
     app.command(rich_help_panel=USE)(command)
@@ -54,5 +68,7 @@ app.add_typer(runs.app, name="runs", rich_help_panel=USE)
 app.add_typer(approvals.app, name="approvals", rich_help_panel=USE)
 for command in (watching.watch, info.info):
     app.command(rich_help_panel=LOOK)(command)
+transfer.add_to(sessions.app)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=STORED)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=STORED)
+app.add_typer(maintenance.app, name="maintenance", rich_help_panel=STORED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turndock_server.cli.connection import Connection, connected
-from turndock_server.cli.options import JsonOption, LimitOption, SessionArgument
+from turndock_server.cli.options import JsonOption, LimitOption, RequestIdOption, SessionArgument
 from turndock_server.cli.output import first, say, say_facts, say_json, say_rows, to_json
 
 if TYPE_CHECKING:
@@ -75,6 +75,32 @@ async def show(host: Connection, *, session: SessionArgument, as_json: JsonOptio
         say_json(to_json(found))
     else:
         say_facts(session_facts(found))
+
+
+@app.command("fork")
+@connected
+async def fork(
+    host: Connection,
+    *,
+    session: SessionArgument,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default="the last", help="Number of the last event that the fork begins with."
+        ),
+    ] = None,
+    request_id: RequestIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a session that begins with this one's history, and print its id.
+
+    `turndock agents start NAME --session ID` goes on from there; the session itself and its agent are left alone.
+    """
+    forked = await host.client.fork_session(session, at_sequence=at, request_id=request_id)
+    if as_json:
+        say_json(to_json(forked))
+    else:
+        say(forked.id)
 
 
 @app.command("delete")

@@ -7,6 +7,9 @@ from turndock_server.config.errors import ConfigError as ConfigError
 from turndock_server.config.errors import Fault as Fault
 from turndock_server.config.loading import find_file as find_file
 from turndock_server.config.loading import load as load
+from turndock_server.config.retention import MaintenanceSettings as MaintenanceSettings
+from turndock_server.config.security import CertificateSettings as CertificateSettings
+from turndock_server.config.security import PluginTlsSettings as PluginTlsSettings
 from turndock_server.config.settings import ArtifactSettings as ArtifactSettings
 from turndock_server.config.settings import BackendSettings as BackendSettings
 from turndock_server.config.settings import BehaviorSettings as BehaviorSettings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from turndock_server.config import security_checks
 from turndock_server.config.errors import Fault
 from turndock_server.config.settings import EXEC, Settings
 from turndock_server.config.unknown import nearest
@@ -18,32 +19,28 @@ def faults(settings: Settings) -> list[Fault]:
     return [fault for check in _CHECKS for fault in check(settings)]
 
 
-def _exposure(settings: Settings) -> Iterator[Fault]:
-    if not settings.server.endpoint.is_local and not settings.server.insecure:
-        yield Fault(
-            "server.listen",
-            f"{settings.server.listen} can be reached from other machines, without encryption or authentication",
-            "Listen on 127.0.0.1 or a unix socket, or set server.insecure = true if every one of them may use it",
-        )
-
-
 def _store_plugins(settings: Settings) -> Iterator[Fault]:
-    for key, name in (("store.kind", settings.store.plugin), ("artifacts.kind", settings.artifacts.plugin)):
+    for key, name in (
+        ("store.kind", settings.store.plugin),
+        ("artifacts.kind", settings.artifacts.plugin),
+        ("persistence.kind", settings.persistence.plugin),
+    ):
         if name and name not in settings.plugins:
             yield _no_plugin(key, name, settings.plugins)
 
 
-def _backend_plugins(settings: Settings) -> Iterator[Fault]:
-    for name, backend in settings.backends.items():
-        key = f"backends.{name}.plugin"
-        if backend.kind == "plugin" and backend.plugin is None:
-            yield Fault(key, "is missing", 'Name a table of plugins, such as plugin = "model"')
-        elif backend.kind != "plugin" and backend.plugin is not None:
-            yield Fault(
-                key, f'is only for kind = "plugin", and this is {backend.kind!r}', "Take one of them away"
-            )
-        elif backend.plugin is not None and backend.plugin not in settings.plugins:
-            yield _no_plugin(key, backend.plugin, settings.plugins)
+def _docked_plugins(settings: Settings) -> Iterator[Fault]:
+    for table, docked in (("backends", settings.backends), ("behaviors", settings.behaviors)):
+        for name, one in docked.items():
+            key = f"{table}.{name}.plugin"
+            if one.kind == "plugin" and one.plugin is None:
+                yield Fault(key, "is missing", 'Name a table of plugins, such as plugin = "model"')
+            elif one.kind != "plugin" and one.plugin is not None:
+                yield Fault(
+                    key, f'is only for kind = "plugin", and this is {one.kind!r}', "Take one of them away"
+                )
+            elif one.plugin is not None and one.plugin not in settings.plugins:
+                yield _no_plugin(key, one.plugin, settings.plugins)
 
 
 def _no_plugin(key: str, name: str, known: Iterable[str]) -> Fault:
@@ -85,9 +82,13 @@ def _sizes(settings: Settings) -> Iterator[Fault]:
 
 
 _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
-    _exposure,
+    security_checks.exposure,
+    security_checks.encryption,
+    security_checks.web_tokens,
+    security_checks.certificates,
+    security_checks.plugin_encryption,
     _store_plugins,
-    _backend_plugins,
+    _docked_plugins,
     _paths,
     _plugin_environments,
     _sizes,

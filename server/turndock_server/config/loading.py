@@ -145,8 +145,9 @@ def _anchored_table(annotation: Any, table: Table, directory: Path) -> Table:
             key: _anchored_table(inner, value, directory) if is_table(value) else value
             for key, value in table.items()
         }
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _anchored(annotation, table, directory)
+    for kind in (annotation, *get_args(annotation)):  # a table that may be left out is a union with None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return _anchored(kind, table, directory)
     return table
 
 

@@ -15,7 +15,23 @@ from turndock import jsontext
 from turndock.endpoint import Endpoint, parse_endpoint
 from turndock.errors import TurndockError
 from turndock.types.v1 import AgentLimits, CaptureMode, HostLostPolicy
-from turndock_server.config.values import BY_REFERENCE, Name, Section, Value, inline_secrets, looks_secret
+from turndock_server.config.retention import MaintenanceSettings
+from turndock_server.config.security import (
+    AuthSettings,
+    CertificateSettings,
+    JwtSettings,
+    PluginTlsSettings,
+    TlsSettings,
+)
+from turndock_server.config.values import (
+    BY_REFERENCE,
+    Name,
+    Reference,
+    Section,
+    Value,
+    inline_secrets,
+    looks_secret,
+)
 
 _YEAR_MS = 365 * 24 * 3600 * 1000
 _MAX_BYTES = 1 << 40
@@ -88,8 +104,8 @@ class ServerSettings(Section):
     listen: Annotated[str, AfterValidator(_endpoint)] = "127.0.0.1:7420"
     """Where it listens: `host:port`, or `unix:/path` for a unix socket. Port 0 takes any free port."""
     insecure: bool = False
-    """Allow an address that other machines can reach, although nothing is encrypted and nobody has to say who they are.
-    Without it the server refuses to start on any but a loopback address or a unix socket."""
+    """Allow an address that other machines can reach although nothing is encrypted. Without it, and without `tls.cert`,
+    the server refuses to start on any but a loopback address or a unix socket."""
     grace_seconds: float = Field(default=25, ge=0, le=3600, allow_inf_nan=False)
     """How long turns may go on after SIGTERM, in seconds; then they are killed. A second SIGTERM ends the wait.
     Whatever supervises the server must wait a few seconds longer before it kills."""
@@ -137,6 +153,22 @@ class ArtifactSettings(Section):
         return _plugin_of(self.kind)
 
 
+class PersistenceSettings(Section):
+    """What keeps snapshots of agents, taken at the points of their lives where that matters. Agents need none."""
+
+    kind: Annotated[str, _kind("none", "store", "memory")] = "none"
+    """`none`: nothing does. `store`: whatever remembers sessions keeps them beside these. `memory`: nothing survives
+    the process. `plugin:<name>`: the plug-in of that name."""
+    timeout_seconds: float = Field(default=5, gt=0, le=600, allow_inf_nan=False)
+    """How long saving a snapshot may hold up an agent, in seconds; then it is given up, counted and tried again at the
+    next occasion."""
+
+    @property
+    def plugin(self) -> str | None:
+        """Name of the plug-in that keeps snapshots; None = none does."""
+        return _plugin_of(self.kind)
+
+
 class LimitSettings(Section):
     """What bounds an agent that does not say otherwise when it is started, and what bounds every request."""
 
@@ -176,6 +208,20 @@ class LimitSettings(Section):
     """Largest prompt, in bytes of UTF-8."""
     max_artifact_bytes: int = Field(default=1 << 30, ge=1, le=_MAX_BYTES)
     """Largest artifact, in bytes."""
+    max_calls_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most calls of a scope that are answered at the same time, streams included. Unset = no limit."""
+    max_streams_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most streams of a scope at the same time: `Prompt`, `Watch`, up- and downloads. Unset = no limit."""
+    max_watchers_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most logs of a scope that are watched at the same time; a `Watch` with three cursors counts as three. Unset = no
+    limit."""
+    max_agents_per_scope: int | None = Field(default=None, ge=1, le=(1 << 31) - 1)
+    """Most agents of a scope that have not been stopped, dormant ones included. Unset = no limit."""
+
+    max_queued_prompts_per_scope: int | None = Field(default=None, ge=0, le=(1 << 31) - 1)
+    """Most prompts that wait in all mailboxes of a scope together. Unset = no limit."""
+    max_queued_bytes_per_scope: int | None = Field(default=None, ge=0, le=_MAX_BYTES)
+    """Most bytes of prompts that wait in all mailboxes of a scope together. Unset = no limit."""
 
     def agent_limits(self) -> AgentLimits:
         """What an agent is bound by unless its definition says otherwise."""
@@ -201,8 +247,8 @@ class BackendSettings(Section):
     """A backend that agents may use, by the table's name. Without any: `echo`, and `llama` if it is installed."""
 
     kind: str = Field(min_length=1)
-    """What it is: `echo`, `scripted`, `command` or `llama`, which come with Turndock; a name that an installed
-    distribution registers as an entry point of `turndock.backends`; or `plugin`."""
+    """What it is: `echo`, `scripted`, `command`, `llama` or `replay`, which come with Turndock; a name that an
+    installed distribution registers as an entry point of `turndock.backends`; or `plugin`."""
     plugin: Name | None = None
     """For `plugin`: which table of `plugins` it is."""
     config: JsonTable = Field(default_factory=dict[str, Any])
@@ -220,7 +266,15 @@ class BehaviorSettings(Section):
     """A behavior that agents may use, by the table's name."""
 
     kind: str = Field(min_length=1)
-    """What it is: a name that an installed distribution registers as an entry point of `turndock.behaviors`."""
+    """What it is: a name that an installed distribution registers as an entry point of `turndock.behaviors`; or
+    `plugin`. A plug-in's behavior needs no table: agents may name it `plugin:<name of the plug-in>` as well."""
+    plugin: Name | None = None
+    """For `plugin`: which table of `plugins` it is."""
+    timeout_seconds: float = Field(default=60, gt=0, le=3600, allow_inf_nan=False)
+    """How long one of its callbacks may take, in seconds. A later answer counts as a failure of that callback."""
+    wait_seconds: float = Field(default=30, ge=0, le=86_400, allow_inf_nan=False)
+    """For `plugin`: how long an agent waits for a plug-in that cannot be reached, in seconds, before the callback
+    counts as failed. A callback whose plug-in died in the middle of it is made again when the plug-in is back."""
     config: JsonTable = Field(default_factory=dict[str, Any])
     """What an agent's own configuration of the behavior is laid over, key by key. Stored with every session, so it must
     hold no secret."""
@@ -235,9 +289,12 @@ class PluginSettings(Section):
     """A process that implements contracts, by the table's name."""
 
     endpoint: Annotated[str, AfterValidator(_plugin_endpoint)]
-    """Where it is. `grpc://host:port` and `unix:/path`: it runs already. `exec:command arguments`: the server starts
-    it, hands it the address to serve at in `TURNDOCK_PLUGIN_ENDPOINT`, starts it again when it ends, and ends it with
-    itself. No shell is involved; quotes work as in one."""
+    """Where it is. `grpc://host:port`, `grpcs://host:port` (TLS) and `unix:/path`: it runs already. `exec:command
+    arguments`: the server starts it, hands it the address to serve at in `TURNDOCK_PLUGIN_ENDPOINT`, starts it again
+    when it ends, and ends it with itself. No shell is involved; quotes work as in one."""
+    tls: PluginTlsSettings = PluginTlsSettings()
+    """For `grpcs:`: whom to trust and which certificate to show, such as `{ca = "ca.pem", cert = "me.pem", key =
+    "me.key"}`."""
     env: dict[str, Value] = Field(default_factory=dict[str, Value])
     """For `exec:`: environment variables it gets, besides a few harmless ones of the server's. A value is a text, or
     a reference to a secret: `{env = "NAME"}`, `{file = "path"}`."""
@@ -315,13 +372,19 @@ class Settings(BaseSettings):
     """The data directory: what is stored in files, and the lock that keeps a second server out. Made when missing.
     The default is in the working directory."""
     server: ServerSettings = ServerSettings()
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
+    jwt: JwtSettings = JwtSettings()
+    certificates: dict[Name, CertificateSettings] = {}
     store: StoreSettings = StoreSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
+    persistence: PersistenceSettings = PersistenceSettings()
     limits: LimitSettings = LimitSettings()
     backends: dict[Name, BackendSettings] = {}
     behaviors: dict[Name, BehaviorSettings] = {}
     plugins: dict[Name, PluginSettings] = {}
     redaction: RedactionSettings = RedactionSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     log: LogSettings = LogSettings()
 
     @classmethod
@@ -362,16 +425,25 @@ class Settings(BaseSettings):
     def required_plugins(self) -> frozenset[str]:
         """Names of the plug-ins without which the server does not start."""
         marked = {name for name, plugin in self.plugins.items() if plugin.required}
-        return frozenset(marked | {name for name in (self.store.plugin, self.artifacts.plugin) if name})
+        stores = (self.store.plugin, self.artifacts.plugin, self.persistence.plugin)
+        return frozenset(marked | {name for name in stores if name})
 
-    def references(self) -> dict[str, Value]:
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers have to say who they are."""
+        return bool(self.auth.tokens is not None or self.jwt.algorithms or self.certificates)
+
+    def references(self) -> dict[str, Reference]:
         """Every reference to a secret, by its key."""
-        return {
+        found: dict[str, Reference] = {
             f"plugins.{plugin}.env.{name}": value
             for plugin, settings in self.plugins.items()
             for name, value in settings.env.items()
             if value.is_secret
         }
+        if self.jwt.secret is not None:
+            found["jwt.secret"] = self.jwt.secret
+        return found
 
     def secrets(self) -> list[str]:
         """Every secret, for the redactor. Raises `ConfigError` for a reference that cannot be read."""

@@ -31,7 +31,9 @@ def fault_of(kind: type[BaseModel], detail: Mapping[str, Any], *, source: str = 
     if detail["type"] == "missing":
         return Fault(key, "is missing", "", source)
     owner = _type_at(kind, location)
-    if isinstance(owner, type) and issubclass(owner, Reference) and detail["type"].endswith("_type"):
+    owners = (owner, *get_args(owner))  # what may be left out is a union with None
+    is_reference = any(isinstance(one, type) and issubclass(one, Reference) for one in owners)
+    if is_reference and detail["type"].endswith("_type"):
         return Fault(key, "is no reference", BY_REFERENCE, source)
     message = str(detail["msg"]).removeprefix("Value error, ")
     return Fault(key, message[:1].lower() + message[1:], "", source)

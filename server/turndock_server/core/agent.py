@@ -17,10 +17,10 @@ from turndock.agent.v1 import AgentStatus
 from turndock.backend.v1 import Paused, Resume
 from turndock.errors import TurndockError
 from turndock.ports import Backend
-from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse
+from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
 from turndock.types.v1 import Event, Failure, Response, Run, RunStatus, Session
 from turndock_server.core import accounts, attach, history, parking, recovery, transcript
-from turndock_server.core.attach import BackendNotReady
+from turndock_server.core.behavior_calls import BehaviorCalls, Patience
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.decisions import Decisions
 from turndock_server.core.desk import Desk
@@ -29,8 +29,10 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
 from turndock_server.core.mailbox import Mailbox
 from turndock_server.core.notices import Notices
+from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
 from turndock_server.core.session_writer import SessionWriter
-from turndock_server.core.status import status_of
+from turndock_server.core.status import status_of_live
+from turndock_server.core.tool_policy import judge, violation
 from turndock_server.core.turn import Earlier, Turn, TurnHooks
 from turndock_server.core.turns import Place, turn_of
 
@@ -43,8 +45,8 @@ class Agent:
         "_begin_lock",
         "_conduct",
         "_decisions",
-        "_desk",
         "_env",
+        "_hurried",
         "_kill",
         "_parked",
         "_turn",
@@ -52,12 +54,15 @@ class Agent:
         "_winding_down",
         "backend_ready",
         "current_run_id",
+        "desk",
+        "interrupted_for",
         "key",
         "last_activity",
         "last_activity_us",
         "mailbox",
         "notices",
         "phase",
+        "snapshots",
         "writer",
     )
 
@@ -70,6 +75,8 @@ class Agent:
         self.notices = Notices()
         self.current_run_id = ""
         """The run whose turn is under way, from the moment it begins to that of its terminal; empty = none."""
+        self.interrupted_for = ""
+        """The waiting run whose prompt interrupted the turn under way, and which is next; empty = none."""
         self.backend_ready = backend_ready
         self.last_activity = time.monotonic()
         self.last_activity_us = events.now_us()
@@ -78,27 +85,25 @@ class Agent:
         self._kill: Kill | None = None
         self._attaching: asyncio.Event | None = None
         self._winding_down = False
+        self._hurried = False
         self._begin_lock: asyncio.Lock | None = None
-        record = claim.session.agent
+        behavior = claim.session.agent.definition.behavior
+        calls = BehaviorCalls(
+            env.patience.get(behavior) or Patience(),
+            leaving=lambda: self._hurried or self._winding_down or self._kill is Kill.SHUTDOWN,
+            ending=lambda: self._kill is Kill.STOP,
+        )
         self._conduct = conduct = Conduct(
-            env.behavior(record.definition.behavior),
-            key.scope,
-            claim.session.id,
-            record.definition.agent_name,
-            record.state_json,
+            env.behavior(behavior), calls, key.scope, claim.session, max_prompt_bytes=env.max_prompt_bytes
         )
         self.writer = SessionWriter(
             env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
         )
-        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices)
-        self._desk: Desk | None = None
-        self._parked = parking.parked_run(claim.session, claim.runs)
-        """The run of a turn that waits for decisions without its backend."""
-        self._unsettled = [
-            run
-            for run in claim.runs
-            if run.status != RunStatus.RUN_STATUS_PENDING and run is not self._parked
-        ]
+        self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
+        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
+        self.desk = Desk(env.journal, key, self.writer, self._approvals_changed)
+        """Where its approvals wait."""
+        self._parked, self._unsettled = parking.told_apart(claim)
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
                 self.mailbox.put(run)
@@ -133,11 +138,15 @@ class Agent:
                     return
                 continue
             if await self._decisions.drain():
+                await self.snapshots.save_title(self)
                 self.publish_status()
             run = self.next_run()
             if run is None:
                 return
             await self._take_turn(run)
+            preferred, self.interrupted_for = self.interrupted_for, ""
+            async with self.begin_lock:
+                await self._decisions.put_first(preferred)
 
     def next_run(self) -> Run | None:
         """The run that would be dispatched now; None while halted, while a turn is parked, or when none waits."""
@@ -175,13 +184,6 @@ class Agent:
         return self.session.agent.definition.limits.idle_shutdown_ms
 
     @property
-    def desk(self) -> Desk:
-        """Where its approvals wait."""
-        if self._desk is None:
-            self._desk = Desk(self._env.journal, self.key, self.writer, self._approvals_changed)
-        return self._desk
-
-    @property
     def stopping(self) -> bool:
         """Whether no further turn may begin."""
         return self._winding_down or self._kill in (Kill.STOP, Kill.SHUTDOWN)
@@ -193,8 +195,10 @@ class Agent:
                 return  # It was edited, moved or cancelled while this waited.
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
+            if failure is None and verdict.approval is not None:
+                failure = Failure(reason="approval_not_supported")
             if failure is not None:
-                await self._refuse(run, failure, halt=verdict.halt)
+                await self._refuse(run, failure, halt=verdict.halt, denied=verdict.denied)
                 return
             try:
                 run = await self._begin(run, verdict.prompt)
@@ -250,10 +254,12 @@ class Agent:
         if self.session.agent.notified_sequence < sequence:
             await self.notices.wait_for(sequence)
 
-    async def set_halted(self, halted: bool) -> None:
-        """Freeze or thaw the mailbox."""
-        if self.session.agent.halted != halted:
-            self.session.agent.halted = halted
+    async def unhalt(self, sequence: int) -> None:
+        """Thaw the mailbox, for the event with that number; 0 = for none."""
+        record = self.session.agent
+        if record.halted or sequence:
+            record.halted = False
+            record.unhalted_sequence = max(record.unhalted_sequence, sequence)
             await self.writer.save()
             self.publish_status()
 
@@ -275,15 +281,7 @@ class Agent:
     def status(self) -> AgentStatus:
         """The agent as seen from outside."""
         self.session.agent.state_json = self._conduct.state_json
-        return status_of(
-            self.session,
-            self.phase,
-            queued=len(self.mailbox),
-            last_activity_us=self.last_activity_us,
-            current_run_id=self.current_run_id,
-            pending_notifications=self.mailbox.pending_notifications,
-            pending_approvals=self._desk.pending() if self._desk is not None else (),
-        )
+        return status_of_live(self)
 
     def publish_status(self) -> None:
         """Show the status to whoever watches it."""
@@ -314,17 +312,19 @@ class Agent:
         record = self.session.agent
         try:
             await self._attach_backend()
-        except BackendNotReady as error:
+        except attach.BackendNotReady as error:
             kill = self._kill or (Kill.SHUTDOWN if self._winding_down else None)
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
             self._attaching = None
         hooks = TurnHooks(
-            store=lambda batch: self.writer.append_written(run.id, batch),
+            store=lambda batch: self.snapshots.append(run.id, batch, self),
             keep_session=self.writer.keep_backend_session,
             ask=self.desk.ask,
+            titled=self.snapshots.titled,
             observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
+            judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
         )
         place = Place(self.session, self.key.scope, self._backend(), hooks)
         turn = self._turn = turn_of(run, prompt, place, resume, earlier)
@@ -355,9 +355,11 @@ class Agent:
     async def _end_turn(self, run: Run, prompt: str, outcome: Outcome) -> None:
         """Settle a turn, or park it until people have decided."""
         if isinstance(outcome.terminal, Paused) and self._turn is not None:
-            capture = self._turn.record.capture
-            if await parking.park(run, prompt, outcome, writer=self.writer, desk=self.desk, capture=capture):
+            if await parking.park(
+                run, prompt, outcome, writer=self.writer, desk=self.desk, capture=self._turn.record.capture
+            ):
                 self._turn, self._parked = None, run
+                await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
                 self._enter(Phase.AWAITING_APPROVAL)
                 return
         await self._settle(run, outcome)
@@ -386,8 +388,12 @@ class Agent:
 
     async def _settle(self, run: Run, outcome: Outcome) -> None:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
-        ended, response = await self._write_terminal(run, outcome)
+        await self._conclude(*await self._write_terminal(run, outcome))
+
+    async def _conclude(self, ended: Run, response: Response | None) -> None:
+        """What follows from a run that has ended: the decision, and then everybody hears of it."""
         await self._decisions.follow(ended, response)
+        await self.snapshots.save(lifecycle_of(ended.status), self)
         self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, response)
 
@@ -403,11 +409,7 @@ class Agent:
         if response is not None:
             response.text = self._env.redact_text(response.text)
             ended.response.CopyFrom(transcript.without_events(response))
-        record = self.session.agent
-        record.backend_session.CopyFrom(outcome.session)
-        record.turn_count += 1
-        record.turn_time_us += outcome.active_us
-        accounts.add_usage(record.total_usage, outcome.usage)
+        accounts.book(self.session.agent, run, outcome)
         stored = await self.writer.flush(
             ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
         )
@@ -421,15 +423,15 @@ class Agent:
                 response = await history.response_of(self._env.journal, self.key, ended)
         return ended, response
 
-    async def _refuse(self, run: Run, failure: Failure, *, halt: bool) -> None:
+    async def _refuse(self, run: Run, failure: Failure, *, halt: bool, denied: bool) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
         if halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        await self.writer.flush(
-            ended, [transcript.terminal_event(ended, 0)], expected=RunStatus.RUN_STATUS_PENDING
-        )
+        closing = [transcript.of_run(ended, violation(failure))] if denied else []
+        closing.append(transcript.terminal_event(ended, 0))
+        await self.writer.flush(ended, closing, expected=RunStatus.RUN_STATUS_PENDING)
         self.mailbox.remove(run.id)
         self.publish_status()
         self._env.settled(self.key, ended, None)
@@ -445,14 +447,19 @@ class Agent:
         self.session.agent.ready = True
         await self.writer.save()
 
-    async def settle_lost_runs(self) -> None:
-        """Settle what the last owner left: a turn that was under way, a decision that was due."""
+    async def settle_lost_runs(self, *, hurried: bool = False) -> None:
+        """Settle what the last owner left: a turn that was under way, a decision that was due.
+
+        Raises `BehaviorAway`; hurried, instead of waiting for a behavior that cannot be reached.
+        """
         if not self._unsettled:
             return
         async with self.begin_lock:  # Nothing else may begin before, whoever settles.
+            self._hurried = hurried
             while self._unsettled:
                 await self._settle_lost(self._unsettled[0])
                 del self._unsettled[0]
+            self._hurried = False
 
     async def load_notifications(self) -> None:
         """Take in the notifications whose effect the last owner did not store."""
@@ -462,26 +469,26 @@ class Agent:
             self.mailbox.notify(event)
 
     async def say_goodbye(self, reason: str) -> None:
-        """The agent leaves memory: store its state and an event that says so."""
+        """The agent leaves memory: store its state, an event that says so and a snapshot."""
         await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
         await self.writer.save()
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, self)
         self._enter(Phase.DORMANT)
 
     async def _settle_lost(self, run: Run) -> None:
         """A run that was under way, or waited for its decision, when its host died."""
         journal = self._env.journal
         if is_terminal(run.status):
-            await self._decisions.follow(run, await history.response_of(journal, self.key, run))
+            await self._conclude(run, await history.response_of(journal, self.key, run))
             return
         left = await history.left_by(journal, self.key, run.id)
         if recovery.is_retried(self.session, run):
-            again = transcript.next_attempt(run)
-            superseded = transcript.superseding(run, left.open_tools, left.open_approvals.values())
-            await self.writer.flush(again, superseded, expected=RunStatus.RUN_STATUS_RUNNING)
-            self.mailbox.put(again)
+            self.mailbox.put(await recovery.tried_again(self.writer, run, left))
             return
         self._enter(Phase.PROCESSING)
         self.current_run_id = run.id
+        if left.title:
+            self.snapshots.titled(left.title)
         await self._settle(run, recovery.lost(self.session, left))
 
     def _approvals_changed(self) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from turndock.errors import invalid
 from turndock.ports import Backend, Behavior
 from turndock.types.v1 import Failure, Response, Run
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 from turndock_server.core.offload import Offloader
+from turndock_server.core.persistence import Persistence
 
 if TYPE_CHECKING:
     from turndock_server.core.agent import Agent
@@ -41,6 +43,12 @@ class Environment:
     """Takes secrets out of a response's text, as the journal does out of events."""
     backend_wait_s: float = 30.0
     """How long a start, or a turn, waits for a backend that cannot be reached or does not answer."""
+    persistence: Persistence = field(default_factory=Persistence)
+    """What keeps snapshots."""
+    patience: Mapping[str, Patience] = field(default_factory=dict[str, Patience])
+    """How long behaviors are waited for, by name; of those not named here, as `Patience` says."""
+    max_prompt_bytes: int = 1 << 20
+    """Largest prompt that a behavior may ask for."""
 
     def backend(self, name: str) -> Backend:
         """The backend of that name. Raises INVALID_ARGUMENT naming those there are."""

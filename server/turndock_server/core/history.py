@@ -131,6 +131,8 @@ class Remains:
     open_approvals: dict[str, ToolApprovalRequested] = field(default_factory=dict[str, ToolApprovalRequested])
     """Approvals that nobody has decided on, by id."""
     turn_count: int = 0
+    title: str = ""
+    """The title it gave the conversation; empty = none."""
 
 
 async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
@@ -147,11 +149,8 @@ async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
                 left.usage = event.token_usage_updated.usage
             case EventType.EVENT_TYPE_TURN_COMPLETED:
                 left.turn_count += 1
-            case EventType.EVENT_TYPE_TOOL_APPROVAL_REQUESTED:
-                request = event.tool_approval_requested
-                left.open_approvals[request.approval_id] = request
-            case EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED | EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED:
-                left.open_approvals.pop(event.tool_approval_decided.approval_id, None)
+            case EventType.EVENT_TYPE_CUSTOM:
+                left.title = events.title_of(event) or left.title
             case EventType.EVENT_TYPE_TOOL_CALL_STARTED:
                 left.open_tools[event.tool_call_started.tool_call_id] = event.tool_call_started.name
             case EventType.EVENT_TYPE_TOOL_CALL_COMPLETED:
@@ -159,5 +158,13 @@ async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
             case EventType.EVENT_TYPE_TOOL_CALL_FAILED:
                 left.open_tools.pop(event.tool_call_failed.tool_call_id, None)
             case _:
-                pass
+                _keep_open(event, left)
     return left
+
+
+def _keep_open(event: Event, left: Remains) -> None:
+    """Note, in place, whether the event opens or closes an approval."""
+    if event.HasField("tool_approval_requested"):
+        left.open_approvals[event.tool_approval_requested.approval_id] = event.tool_approval_requested
+    elif event.HasField("tool_approval_decided"):
+        left.open_approvals.pop(event.tool_approval_decided.approval_id, None)

@@ -24,7 +24,9 @@ from turndock.agent.v1 import (
 from turndock.errors import TurndockError, not_found
 from turndock.ports import ArtifactStore, Backend, Behavior
 from turndock.store.v1 import (
+    AppendEventsRequest,
     GetSessionRequest,
+    Lifecycle,
     ListRunsRequest,
     ListSessionsRequest,
 )
@@ -39,8 +41,9 @@ from turndock.types.v1 import (
     SessionChanged,
     SessionStatus,
 )
-from turndock_server.core import transcript
+from turndock_server.core import repeats, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.behavior_calls import Patience
 from turndock_server.core.dispatcher import Dispatcher
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
@@ -49,6 +52,8 @@ from turndock_server.core.journal import Journal
 from turndock_server.core.lifecycle import Kill, Phase, is_terminal
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.core.offload import Offloader
+from turndock_server.core.persistence import Persistence
+from turndock_server.core.quota import AgentQuota
 from turndock_server.core.roster import AGENT_TERMINATED, Roster
 from turndock_server.core.status import status_of
 from turndock_server.core.watch import ReadLog, WatchContext, watch
@@ -89,13 +94,20 @@ class Host:
         backend_defaults: Mapping[str, str] | None = None,
         behavior_defaults: Mapping[str, str] | None = None,
         backend_wait_s: float = 30.0,
+        persistence: Persistence | None = None,
+        behavior_patience: Mapping[str, Patience] | None = None,
+        max_prompt_bytes: int = 1 << 20,
+        max_agents_per_scope: int | None = None,
     ) -> None:
         self.journal = journal
+        self.quota = AgentQuota(journal, max_agents_per_scope)
         self.backend_defaults = backend_defaults or {}
         """By backend: the JSON object an agent's own configuration is laid over."""
         self.behavior_defaults = behavior_defaults or {}
         """By behavior: the same."""
         self.defaults = defaults
+        persistence = persistence or Persistence()
+        persistence.redact_text = redact_text
         self.names: KeyedLocks[tuple[str | None, str]] = KeyedLocks()
         """Held while an agent of that name is being started."""
         self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
@@ -108,6 +120,9 @@ class Host:
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,
+            persistence=persistence,
+            patience={} if behavior_patience is None else behavior_patience,
+            max_prompt_bytes=max_prompt_bytes,
         )
         self._stopping = asyncio.Event()
         self._read_log = read_log
@@ -280,26 +295,46 @@ class Host:
         event, duplicate = await agent.notify(
             transcript.notification(agent.key.session_id, request_id, request.payload_json)
         )
-        if duplicate and event.custom.data_json != request.payload_json:
-            raise TurndockError(
-                "IDEMPOTENCY_CONFLICT", f"request_id {request_id!r} was used for another payload"
-            )
+        if duplicate:
+            repeats.same_kind(event, transcript.NOTIFIED, request_id)
+            if event.custom.data_json != request.payload_json:
+                raise repeats.conflict(request_id)
         return event
 
+    @to_its_end
     async def interrupt(self, located: Located, request: InterruptRequest) -> InterruptResponse:
         """Kill the turn under way, wherever it runs."""
         if located.live is None and located.session.agent.HasField("parked"):
             located = Located(located.key, located.session, await self.claimed(located))
         current = located.live.current_run_id if located.live is not None else ""
         if located.live is None or not current:
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
-        if request.run_id and request.run_id != current:
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
-        if not located.live.kill(Kill.INTERRUPT, current):
-            # The turn has just ended by itself.
-            return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
-        self.roster.wake(located.live)  # A parked turn is ended by the loop.
-        return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+        elif request.run_id and request.run_id != current:
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_NOT_CURRENT)
+        else:
+            answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_ACCEPTED, run_id=current)
+        if request.request_id:
+            event = repeats.interrupted(located.key.session_id, request, answer)
+            stored, duplicate = await self._store_once(located, event)
+            if duplicate:
+                return repeats.answer_of(stored, request)
+        if answer.run_id and located.live is not None:
+            killed = located.live.kill(Kill.INTERRUPT, current)
+            if not killed and not request.request_id:  # the turn has just ended by itself
+                return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+            self.roster.wake(located.live)  # A parked turn is ended by the loop.
+        return answer
+
+    async def _store_once(self, located: Located, event: Event) -> tuple[Event, bool]:
+        """Store an event whose id may be known, without waking the agent; as stored, and whether it was known."""
+        async with self.roster.doors.hold(located.key):
+            agent = self.roster.get(located.key)
+            if agent is not None:
+                result = await agent.writer.append_once(event)
+            else:
+                request = AppendEventsRequest(scope=located.key.scope, events=[event])
+                result = (await self.journal.append_events(request)).results[0]
+        return result.event, result.duplicate
 
     @to_its_end
     async def resolve_approval(
@@ -319,10 +354,18 @@ class Host:
             return agent.status()
 
     @to_its_end
-    async def unhalt(self, located: Located) -> AgentStatus:
+    async def unhalt(self, located: Located, request_id: str = "") -> AgentStatus:
         """Thaw the mailbox."""
         async with self._awake(located) as agent:
-            await agent.set_halted(False)
+            sequence = 0
+            if request_id:
+                event = repeats.unhalted(agent.key.session_id, request_id)
+                stored = (await agent.writer.append_once(event)).event
+                repeats.same_kind(stored, transcript.UNHALTED, request_id)
+                if stored.sequence <= agent.session.agent.unhalted_sequence:
+                    return agent.status()
+                sequence = stored.sequence
+            await agent.unhalt(sequence)
             self.roster.wake(agent)
             return agent.status()
 
@@ -376,6 +419,7 @@ class Host:
             SessionChanged(reason=reason, failure=failure),
         )
         await agent.writer.append([ended])
+        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, agent)
 
     async def _stopped_before(self, tenant: str | None, request: StopAgentRequest) -> AgentStatus:
         scope = AgentKey(tenant, "").scope

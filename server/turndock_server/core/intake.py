@@ -5,7 +5,7 @@ Client input that is wrong is refused; a backend's output is not, since nobody c
 - U+0000 and halves of surrogate pairs become U+FFFD.
 - JSON text that breaks a rule of `turndock.jsontext` becomes `{"turndock.unparsed": <its first 1,024 characters>}`.
 - An event of a type that is the host's own, or a custom one with a name that is, becomes ERROR_OCCURRED with
-  `original_type`.
+  `original_type`. Only a title (`events.TITLE`) that is one may come from a backend.
 
 Each repair is listed in the event's metadata under `turndock.repaired`, by field. What a payload lacks is listed under
 `turndock.warnings` and otherwise left alone.
@@ -223,7 +223,9 @@ def _refused_name(event: Event) -> str:
         return "unspecified"
     if event.type in HOST_TYPES:
         return events.type_name(event.type)
-    return event.custom.name if event.custom.name.startswith(RESERVED) else ""
+    if not event.custom.name.startswith(RESERVED) or events.title_of(event):
+        return ""
+    return event.custom.name
 
 
 def _repair(event: Event) -> list[str]:

@@ -183,10 +183,14 @@ class Journal:
     async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
         """Delete a session with its artifacts' rows, and end its watches."""
         response = await self._store.delete_session(request)
+        await self.was_deleted(request)
+        return response
+
+    async def was_deleted(self, request: DeleteSessionRequest) -> None:
+        """Forget the artifacts of a session that the store has deleted, and end its watches."""
         if self._on_deleted is not None:
             await self._on_deleted(request)
         self.feed.deleted(AgentKey.of(_scope(request), request.session_id))
-        return response
 
     def _redacted(self, request: AppendEventsRequest) -> AppendEventsRequest:
         """The request without secrets in its events; a request that was handed over is left alone."""

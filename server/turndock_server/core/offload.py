@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from turndock import jsontext
 from turndock.errors import TurndockError
 from turndock.ports import ArtifactStore
-from turndock.store.v1 import ArtifactHeader, ArtifactStorePutRequest
+from turndock.store.v1 import ArtifactHeader, ArtifactStoreGetRequest, ArtifactStorePutRequest
 from turndock.types.v1 import ArtifactReference, Event, Scope
 
 log = logging.getLogger(__name__)
@@ -39,9 +39,7 @@ class Offloader:
 
     async def _offload(self, scope: Scope | None, event: Event) -> Event:
         body = event.SerializeToString()
-        reference = ArtifactReference(
-            key=f"turndock/event/{event.id}", size=len(body), sha256=hashlib.sha256(body).digest()
-        )
+        reference = _reference(event, body)
         stub = _stub(event)
         try:
             await self._put(scope, event, reference, body)
@@ -53,11 +51,24 @@ class Offloader:
             stub.offloaded.CopyFrom(reference)
         return stub
 
+    async def copy(self, scope: Scope | None, event: Event) -> None:
+        """Give an event that has a new id and session bytes of its own, if its payload is an artifact; in place.
+
+        Raises what the artifact store raises, NOT_FOUND among it.
+        """
+        if not event.HasField("offloaded"):
+            return
+        request = ArtifactStoreGetRequest(scope=scope, key=event.offloaded.key)
+        whole = Event.FromString(b"".join([part.chunk async for part in self._store().get(request)]))
+        whole.id, whole.session_id = event.id, event.session_id
+        body = whole.SerializeToString()
+        reference = _reference(event, body)
+        await self._put(scope, event, reference, body)
+        event.offloaded.CopyFrom(reference)
+
     async def _put(
         self, scope: Scope | None, event: Event, reference: ArtifactReference, body: bytes
     ) -> None:
-        if self._artifacts is None:
-            raise TurndockError("STORAGE_ERROR", "the host has no artifact store")
         header = ArtifactHeader(
             scope=scope,
             key=reference.key,
@@ -73,7 +84,18 @@ class Offloader:
             for first in range(0, len(body), _CHUNK_BYTES):
                 yield ArtifactStorePutRequest(chunk=body[first : first + _CHUNK_BYTES])
 
-        await self._artifacts.put(parts())
+        await self._store().put(parts())
+
+    def _store(self) -> ArtifactStore:
+        if self._artifacts is None:
+            raise TurndockError("STORAGE_ERROR", "the host has no artifact store")
+        return self._artifacts
+
+
+def _reference(event: Event, body: bytes) -> ArtifactReference:
+    return ArtifactReference(
+        key=f"turndock/event/{event.id}", size=len(body), sha256=hashlib.sha256(body).digest()
+    )
 
 
 def _stub(event: Event) -> Event:

@@ -9,11 +9,10 @@ A host that dies after the last of these has lost a turn that was under way, lik
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from turndock import events
 from turndock.backend.v1 import Paused, Resume
 from turndock.ports import Rejected
+from turndock.store.v1 import ClaimAgentResponse
 from turndock.types.v1 import (
     EventType,
     Failure,
@@ -36,12 +35,14 @@ from turndock_server.core.status import parked_approvals
 from turndock_server.core.turn import Earlier
 
 
-def parked_run(session: Session, runs: Iterable[Run]) -> Run | None:
-    """The run of a session's parked turn, of those that are not settled."""
-    for run in runs:
-        if run.id == session.agent.parked.run_id and run.status == RunStatus.RUN_STATUS_RUNNING:
-            return run
-    return None
+def told_apart(claim: ClaimAgentResponse) -> tuple[Run | None, list[Run]]:
+    """Of the runs of a claim that have begun: the one whose turn is parked, if one is, and those to be settled."""
+    begun = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
+    parked_id = claim.session.agent.parked.run_id
+    for run in begun:
+        if run.id == parked_id and run.status == RunStatus.RUN_STATUS_RUNNING:
+            return run, [other for other in begun if other is not run]
+    return None, begun
 
 
 async def park(

@@ -21,7 +21,7 @@ from turndock.agent.v1 import (
 from turndock.errors import TurndockError, invalid
 from turndock.store.v1 import EditRunRequest, EnqueueRunRequest, MailboxLimits
 from turndock.store.v1 import ListRunsRequest as StoredRunsRequest
-from turndock.types.v1 import Cursor, Response, Run, RunOrigin, RunStatus
+from turndock.types.v1 import AgentLimits, Cursor, Response, Run, RunOrigin, RunStatus
 from turndock_server.core import history, transcript
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import carried_out, to_its_end
@@ -61,9 +61,13 @@ class Submitted:
 class Prompts:
     """The mailbox as callers see it."""
 
-    def __init__(self, host: Host, *, max_prompt_bytes: int) -> None:
+    def __init__(
+        self, host: Host, *, max_prompt_bytes: int, scope_limits: MailboxLimits | None = None
+    ) -> None:
+        """`scope_limits`: what bounds all mailboxes of a scope together, beside each one's own bounds."""
         self._host = host
         self._max_prompt_bytes = max_prompt_bytes
+        self._scope_limits = scope_limits or MailboxLimits()
 
     @asynccontextmanager
     async def submitted(
@@ -113,7 +117,7 @@ class Prompts:
         request = EnqueueRunRequest(
             scope=located.key.scope,
             run=run,
-            limits=MailboxLimits(max_count=limits.max_pending_prompts, max_bytes=limits.max_pending_bytes),
+            limits=self._limits(limits),
             front=interrupts,
             only_if_idle=call.busy_policy == BusyPolicy.BUSY_POLICY_REJECT,
         )
@@ -129,6 +133,11 @@ class Prompts:
             # Its first event may lie before the current head.
             cursor.after_sequence = 0
         return Submitted(located.key, accepted.run, cursor, waiter, is_new=not accepted.duplicate)
+
+    def _limits(self, own: AgentLimits) -> MailboxLimits:
+        limits = MailboxLimits(max_count=own.max_pending_prompts, max_bytes=own.max_pending_bytes)
+        limits.MergeFrom(self._scope_limits)
+        return limits
 
     async def outcome(self, submitted: Submitted) -> tuple[Run, Response | None]:
         """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone.

@@ -33,7 +33,11 @@ class TurnRecord:
     """Takes in what a backend says, in its order."""
 
     def __init__(
-        self, intake: Intake, capture: Capture, on_taken: Callable[[Sequence[Written]], None]
+        self,
+        intake: Intake,
+        capture: Capture,
+        on_taken: Callable[[Sequence[Written]], None],
+        on_title: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.capture = capture
         self.usage: Usage | None = None
@@ -43,6 +47,7 @@ class TurnRecord:
         self.turn_count = 0
         self._intake = intake
         self._on_taken = on_taken
+        self._on_title = on_title
         self._text: list[bytes] = []
         self._buffer: list[Written] = []
         self._buffered_bytes = 0
@@ -193,5 +198,8 @@ class TurnRecord:
                 self.open_tools.pop(event.tool_call_failed.tool_call_id, None)
             case EventType.EVENT_TYPE_TURN_COMPLETED:
                 self.turn_count += 1
+            case EventType.EVENT_TYPE_CUSTOM:
+                if title := events.title_of(event):
+                    self._on_title(title)
             case _:
                 pass

@@ -28,8 +28,10 @@ from turndock.store.v1 import (
     RenewClaimsRequest,
 )
 from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
-from turndock_server.core import history, parking, transcript
+from turndock_server.core import history, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.alarms import Alarms
+from turndock_server.core.behavior_calls import BehaviorAway
 from turndock_server.core.dispatcher import Dispatcher, Signal, Ticket
 from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
@@ -82,7 +84,7 @@ class Roster:
         self._dropped: set[AgentKey] = set()
         self._waiters: defaultdict[tuple[AgentKey, str], set[RunWaiter]] = defaultdict(set)
         self._upkeep: set[asyncio.Task[None]] = set()
-        self._alarms: dict[AgentKey, asyncio.TimerHandle] = {}
+        self._alarms = Alarms(self._ring)
         self._winding_down = False
 
     # --- Life of the host ----------------------------------------------------------------------------------------
@@ -104,9 +106,12 @@ class Roster:
             log.warning("agent %s cannot come back and will be tried again: %s", key.session_id, error)
             return
         try:
-            await agent.settle_lost_runs()
+            await agent.settle_lost_runs(hurried=True)
         except TurndockError as error:
             log.warning("agent %s was dropped: %s", key.session_id, error)
+            self.drop(agent)
+        except BehaviorAway:
+            log.warning("agent %s is taken up again soon: its behavior cannot be reached", key.session_id)
             self.drop(agent)
         else:
             self.wake(agent)
@@ -116,8 +121,7 @@ class Roster:
         self._winding_down = True
         for task in self._upkeep:
             task.cancel()
-        for alarm in self._alarms.values():
-            alarm.cancel()
+        self._alarms.stop()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self.dispatcher.stop()
         for agent in self._agents:
@@ -129,10 +133,12 @@ class Roster:
                 self.kill_turns()
                 await self._abandon(late)
         self._refuse_waiters()
+        self.env.persistence.hurry()
         await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents)))
 
     def kill_turns(self) -> None:
         """End every turn under way, for a host that stops."""
+        self.env.persistence.hurry()
         for agent in list(self._agents):
             agent.kill(Kill.SHUTDOWN)
 
@@ -151,6 +157,10 @@ class Roster:
     def size(self) -> int:
         """How many agents live here."""
         return len(self._agents)
+
+    def size_of(self, tenant: str | None) -> int:
+        """How many agents of a scope live here."""
+        return sum(key.tenant == tenant for key, _ in self._agents.claims())
 
     def get(self, key: AgentKey) -> Agent | None:
         """The agent if it is live here."""
@@ -198,7 +208,7 @@ class Roster:
             await self.release(key, granted.epoch, force=True)
             raise
         self._agents.add(agent)
-        self._set_alarm(agent)
+        self._alarms.set(agent)
         return agent
 
     @to_its_end
@@ -226,6 +236,7 @@ class Roster:
         else:
             agent.mailbox.put(run)
         if interrupts and agent.current_run_id not in ("", run.id):
+            agent.interrupted_for = run.id
             await self.dispatcher.signal(key, Signal(Kill.INTERRUPT, agent.current_run_id))
         agent.publish_status()
         self.wake(agent)
@@ -311,31 +322,23 @@ class Roster:
         except TurndockError as error:
             log.warning("agent %s was dropped: %s", agent.key.session_id, error)
             self.drop(agent)
+        except BehaviorAway:
+            log.warning("agent %s leaves its next decision to the next start", agent.key.session_id)
+            self.drop(agent)
         except Exception:
             log.exception("agent %s was dropped: its loop failed", agent.key.session_id)
             self.drop(agent)
         finally:
             # No await between the last look at the work and this line: a wake-up cannot fall in between.
             del self._loops[agent]
-            self._set_alarm(agent)
+            self._alarms.set(agent)
 
-    def _set_alarm(self, agent: Agent) -> None:
-        """Wake a parked agent when its next approval expires. Once it has left memory the sweep does."""
-        wake_at_us = parking.wake_at_us(agent.session)
-        if wake_at_us is not None and not self._winding_down:
-            left_s = max(wake_at_us - events.now_us(), 0) / 1e6
-            earlier = self._alarms.pop(agent.key, None)
-            if earlier is not None:
-                earlier.cancel()
-            self._alarms[agent.key] = asyncio.get_running_loop().call_later(left_s, self._ring, agent.key)
-
-    def _ring(self, key: AgentKey) -> None:
-        self._alarms.pop(key, None)
+    def _ring(self, key: AgentKey) -> Agent | None:
+        """Wake an agent; it is returned if it has nothing to do yet."""
         agent = self._agents.get(key)
         if agent is not None:
             self.wake(agent)
-            if agent not in self._loops:
-                self._set_alarm(agent)  # Two clocks: it may have been too early.
+        return None if agent in self._loops or self._winding_down else agent
 
     async def loop_ended(self, agent: Agent) -> None:
         """Wait until the agent's loop does not run."""

@@ -11,12 +11,14 @@ from turndock.store.v1 import (
     AppendEventsRequest,
     AppendResult,
     ClaimAgentResponse,
+    EditRunRequest,
     EnqueueRunRequest,
     FlushRequest,
     FlushResponse,
     SaveSessionRequest,
 )
 from turndock.types.v1 import BackendSession, Event, EventBatch, Fence, Run, RunStatus, Session
+from turndock_server.core import history
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Appended, Journal, NewEvents
 from turndock_server.core.offload import INLINE_BYTES, Offloader
@@ -127,6 +129,15 @@ class SessionWriter:
         """Put a run at the mailbox's tail, or find it there; as stored."""
         request = EnqueueRunRequest(scope=self._key.scope, run=run, fence=self.fence)
         return (await self._journal.enqueue_run(request)).run
+
+    async def move(self, run_id: str, before_run_id: str) -> list[Run]:
+        """Give a waiting run its place before another; all that wait, as a move may give others a new place too."""
+        scope, session_id = self._key.scope, self._key.session_id
+        request = EditRunRequest(
+            scope=scope, session_id=session_id, run_id=run_id, before_run_id=before_run_id
+        )
+        await self._journal.edit_run(request)
+        return [run async for run in history.waiting_runs(self._journal, self._key)]
 
     async def _fit(self, written: RepeatedCompositeFieldContainer[Event]) -> None:
         """Offload what is too large for the log, in a request that is not sent yet."""

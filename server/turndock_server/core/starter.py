@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from turndock import events, jsontext
 from turndock.agent.v1 import StartAgentRequest
 from turndock.behavior.v1 import InitAgentRequest, InitAgentResponse
-from turndock.errors import TurndockError, invalid, not_found
-from turndock.store.v1 import SaveSessionRequest
+from turndock.errors import TurndockError, invalid
+from turndock.ports import Behavior
+from turndock.store.v1 import GetSessionRequest, SaveSessionRequest
 from turndock.types.v1 import (
     AgentDefinition,
     AgentRecord,
@@ -21,9 +23,12 @@ from turndock.types.v1 import (
     SessionStatus,
 )
 from turndock_server.core import accounts, attach, transcript
+from turndock_server.core.behavior_calls import Patience
+from turndock_server.core.conduct import check_state
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import to_its_end
 from turndock_server.core.host import Host, Located
+from turndock_server.core.persistence import restore
 
 _MAX_NAME_BYTES = 256
 
@@ -52,10 +57,10 @@ class Starter:
         async with self._host.names.hold((tenant, name)):
             before = await self._earlier_try(tenant, request)
             if before is not None:
-                return Started(before, restored=False, restored_backend=False)
-            session = await self._session(tenant, request)
-            restored = session.HasField("agent")
-            return await self._start(tenant, request, session, restored)
+                record = before.session.agent
+                return Started(before, record.start_restored, record.start_restored_backend)
+            async with self._host.quota.place(tenant, name):
+                return await self._start(tenant, request, await self._session(tenant, request))
 
     async def _earlier_try(self, tenant: str | None, request: StartAgentRequest) -> Located | None:
         """What an earlier try of this request made. Raises when the id or the name is taken by something else."""
@@ -87,21 +92,25 @@ class Starter:
                 tags=request.tags,
             )
         located = await self._host.locate_or_none(tenant, "", request.session_id)
-        if located is None:
-            raise not_found("session", request.session_id)
-        if not located.session.agent.stopped:
+        if located is not None and not located.session.agent.stopped:
             raise TurndockError(
                 "INVALID_STATUS", f"session {request.session_id!r} has an agent that has not stopped"
             )
         session = Session()
-        session.CopyFrom(located.session)
+        session.CopyFrom(located.session if located is not None else await self._agentless(tenant, request))
         return session
 
-    async def _start(
-        self, tenant: str | None, request: StartAgentRequest, session: Session, restored: bool
-    ) -> Started:
+    async def _agentless(self, tenant: str | None, request: StartAgentRequest) -> Session:
+        """A session that was stored and that no agent has had yet. Raises SESSION_NOT_FOUND."""
+        scope = AgentKey(tenant, "").scope
+        stored = GetSessionRequest(scope=scope, session_id=request.session_id)
+        return (await self._host.journal.get_session(stored)).session
+
+    async def _start(self, tenant: str | None, request: StartAgentRequest, session: Session) -> Started:
         key = AgentKey(tenant, session.id)
         env = self._host.env
+        snapshot = await env.persistence.load_state(key, request.definition.agent_name)
+        restored = restore(session, snapshot)
         definition = AgentDefinition()
         definition.CopyFrom(request.definition)
         definition.backend_config_json = _laid_over(
@@ -111,7 +120,9 @@ class Starter:
             self._host.behavior_defaults.get(definition.behavior, ""), definition.behavior_config_json
         )
         backend = env.backend(definition.backend)
-        state_json = await self._init_agent(key, request, definition, session)
+        # The behavior's own calls about this start carry it, so it has to be there.
+        start_id = request.request_id or events.new_id()
+        state_json = await self._init_agent(key, start_id, definition, session, restored)
         try:
             attached = await attach.within(
                 attach.resume_or_start(
@@ -124,7 +135,11 @@ class Starter:
         session.agent_id = definition.agent_name
         session.status = SessionStatus.SESSION_STATUS_ACTIVE
         session.updated_at_us = events.now_us()
+        is_new = not session.incarnation
         session.agent.CopyFrom(_record(request, session, definition, state_json, attached.session))
+        session.agent.start_restored = restored
+        session.agent.start_restored_backend = attached.restored
+        session.agent.start_request_id = start_id
         async with self._host.roster.doors.hold(key):
             try:
                 await self._host.journal.save_session(SaveSessionRequest(scope=key.scope, session=session))
@@ -136,7 +151,7 @@ class Starter:
                 reason="started", restored_backend=attached.restored if restored else None
             )
             opening = [transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_STARTED, changed)]
-            if not restored:
+            if is_new:
                 created = SessionChanged(reason="created")
                 opening.insert(
                     0, transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_CREATED, created)
@@ -146,39 +161,57 @@ class Starter:
         return Started(Located(key, agent.session, agent), restored, attached.restored)
 
     async def _init_agent(
-        self, key: AgentKey, request: StartAgentRequest, definition: AgentDefinition, session: Session
+        self, key: AgentKey, start_id: str, definition: AgentDefinition, session: Session, restored: bool
     ) -> str:
         """The behavior's first word: the agent's state; completes the definition in place."""
         behavior = self._host.env.behavior(definition.behavior)
         answer = InitAgentResponse()
+        known = session.agent.state_json if restored else None
         if behavior is not None:
             asked = InitAgentRequest(
                 scope=key.scope,
-                request_id=request.request_id,
+                request_id=start_id,
                 session_id=session.id,
                 agent_name=definition.agent_name,
                 config_json=definition.behavior_config_json,
                 backend_config_json=definition.backend_config_json,
                 context_json=session.context_json,
-                restored_state_json=session.agent.state_json if session.HasField("agent") else None,
+                restored_state_json=known,
                 metadata_json=session.metadata_json,
             )
-            try:
-                answer = await behavior.init_agent(asked)
-                jsontext.check(answer.state_json, "init_agent.state_json")
-                jsontext.check_object(answer.backend_config_json, "init_agent.backend_config_json")
-            except Exception as error:
-                message = (
-                    error.message if isinstance(error, TurndockError) else f"{type(error).__name__}: {error}"
-                )
-                raise TurndockError(
-                    "AGENT_INIT_FAILED", f"behavior {definition.behavior!r}: {message}"
-                ) from error
+            answer = await self._asked_to_init(behavior, asked, definition.behavior)
         if answer.HasField("backend_config_json"):
             definition.backend_config_json = answer.backend_config_json
         own = accounts.with_defaults(definition.limits, answer.limits)
         definition.limits.CopyFrom(accounts.with_defaults(own, self._host.defaults))
-        return answer.state_json if answer.HasField("state_json") else session.agent.state_json
+        if answer.HasField("state_json"):
+            return answer.state_json
+        return known or ("{}" if behavior is not None else "")
+
+    async def _asked_to_init(
+        self, behavior: Behavior, asked: InitAgentRequest, name: str
+    ) -> InitAgentResponse:
+        """The behavior's answer. Raises AGENT_INIT_FAILED, and PLUGIN_UNAVAILABLE when nobody answers."""
+        longest = (self._host.env.patience.get(name) or Patience()).timeout_s
+        try:
+            async with asyncio.timeout(longest):
+                answer = await behavior.init_agent(asked)
+            if answer.HasField("state_json"):
+                check_state(answer.state_json, "init_agent.state_json")
+            jsontext.check_object(answer.backend_config_json, "init_agent.backend_config_json")
+        except TimeoutError as error:
+            raise _init_failed(name, f"init_agent did not answer within {longest:g} s") from error
+        except TurndockError as error:
+            if error.reason == "PLUGIN_UNAVAILABLE":
+                raise
+            raise _init_failed(name, error.message) from error
+        except Exception as error:
+            raise _init_failed(name, f"{type(error).__name__}: {error}") from error
+        return answer
+
+
+def _init_failed(behavior: str, why: str) -> TurndockError:
+    return TurndockError("AGENT_INIT_FAILED", f"behavior {behavior!r}: {why}")
 
 
 def _laid_over(defaults_json: str, own_json: str) -> str:
@@ -219,7 +252,6 @@ def _record(
     record.MergeFrom(
         AgentRecord(
             state_json=state_json,
-            start_request_id=request.request_id,
             start_request_sha256=_digest(request),
         )
     )

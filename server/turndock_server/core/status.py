@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from turndock.agent.v1 import AgentStatus
 from turndock.types.v1 import Session, ToolApprovalRequested
 from turndock_server.core.lifecycle import Phase
+
+if TYPE_CHECKING:
+    from turndock_server.core.agent import Agent
 
 
 def status_of(
@@ -39,6 +43,19 @@ def status_of(
         incarnation=session.incarnation,
         pending_notifications=pending_notifications,
         pending_approvals=pending_approvals or parked_approvals(session),
+    )
+
+
+def status_of_live(agent: Agent) -> AgentStatus:
+    """The status of an agent in memory."""
+    return status_of(
+        agent.session,
+        agent.phase,
+        queued=len(agent.mailbox),
+        last_activity_us=agent.last_activity_us,
+        current_run_id=agent.current_run_id,
+        pending_notifications=agent.mailbox.pending_notifications,
+        pending_approvals=agent.desk.pending(),
     )
 
 

@@ -43,14 +43,22 @@ if TYPE_CHECKING:
     from turndock_server.core.turn import Turn
 
 NOTIFIED = "turndock.notified"
+INTERRUPTED = "turndock.interrupted"
+UNHALTED = "turndock.unhalted"
 ATTEMPT_SUPERSEDED = "turndock.attempt_superseded"
 AGENT_SHUTDOWN = "turndock.agent_shutdown"
+TITLE = events.TITLE
 MAX_RESPONSE_TEXT_BYTES = 1 << 20
 
 
 def intake_of(run: Run) -> Intake:
     """What completes the host's own events of a run."""
     return Intake(run.session_id, run.id, run.provider, run.correlation_id)
+
+
+def of_run(run: Run, event: Event) -> Event:
+    """An event of the host's own that belongs to a run, complete."""
+    return intake_of(run).own(event)
 
 
 def opening(run: Run, prompt: str) -> list[Event]:
@@ -233,11 +241,16 @@ def event_run(session_id: str, notification: Event, prompt: NextPrompt) -> Run:
 
 
 def notification(session_id: str, request_id: str, payload_json: str) -> Event:
-    """A notification as it is stored; its id follows from the request's, so that a retry is known."""
+    """A notification as it is stored."""
+    return requested(NOTIFIED, session_id, request_id, payload_json)
+
+
+def requested(name: str, session_id: str, request_id: str, data_json: str) -> Event:
+    """What a call leaves in the log; its id follows from the request's, so that a retry is known."""
     event = Intake(session_id, "", "", request_id).own(
-        Event(type=EventType.EVENT_TYPE_CUSTOM, custom=Custom(name=NOTIFIED, data_json=payload_json))
+        Event(type=EventType.EVENT_TYPE_CUSTOM, custom=Custom(name=name, data_json=data_json))
     )
-    event.id = f"notify-{hashlib.sha256(f'{session_id}/{request_id}'.encode()).hexdigest()}"
+    event.id = f"request-{hashlib.sha256(f'{session_id}/{request_id}'.encode()).hexdigest()}"
     return event
 
 
@@ -302,6 +315,11 @@ def shutdown_event(status: AgentStatus, reason: str, last_activity_us: int) -> E
         "shutdown_at_us": events.now_us(),
     }
     return Intake(status.session_id, "", "", "").own(custom(AGENT_SHUTDOWN, data))
+
+
+def title_event(session_id: str, run_id: str, title: str) -> Event:
+    """Says that the conversation has a title, or another one."""
+    return Intake(session_id, run_id, "", "").own(custom(TITLE, {"title": title}))
 
 
 def custom(name: str, data: object) -> Event:

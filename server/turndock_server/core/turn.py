@@ -48,6 +48,7 @@ from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 from turndock_server.core.record import Terminal, TurnRecord
+from turndock_server.core.tool_policy import Judgement
 from turndock_server.core.watchdog import Watchdog
 from turndock_server.core.written import Written, read
 
@@ -74,6 +75,10 @@ class TurnHooks:
     """Stores an approval request, and lets people decide on it."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
     """Shows events to the behavior."""
+    titled: Callable[[str], object]
+    """Hears of the conversation's title before the event that says so is stored."""
+    judge: Callable[[ToolApprovalRequested], Awaitable[Judgement]] | None
+    """Asks the behavior about a tool call; None = it does not want to be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Turn:
         self.token = secrets.token_hex(16)
         self.is_continued = earlier is not None
         """Whether an earlier part of it was parked."""
-        self.record = TurnRecord(intake, capture, self._taken)
+        self.record = TurnRecord(intake, capture, self._taken, hooks.titled)
         if earlier is not None:
             self.record.go_on(earlier.left)
         self._backend = backend
@@ -209,9 +214,19 @@ class Turn:
         self._checkpoint_id, self._before = provider_session_id, session
 
     async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
-        """Wait for a decision; the watchdog rests. Raises `Rejected` for what nobody can decide on."""
+        """What the behavior or, if it leaves it to them, people decide; the watchdog rests while they think.
+
+        Raises `Rejected` for what nobody can decide on.
+        """
         if self._end.done():
             raise Rejected(Failure(reason="not_current", message="the turn has ended"))
+        if self._hooks.judge is not None:
+            judged = await self._hooks.judge(request)
+            if judged.violation is not None:
+                self.record.take((judged.violation,))
+            if judged.decided is not None:
+                return judged.decided
+            request = judged.call
         try:
             question = await asyncio.shield(carried_out(self._ask(approvals.checked(request))))
             self._watchdog.rest()
@@ -220,9 +235,8 @@ class Turn:
             finally:
                 self._watchdog.go_on()
         except Rejected as rejected:
-            self._invalid = (
-                rejected.failure
-            )  # The turn fails for that reason, whatever the backend makes of it.
+            # The turn fails for that reason, whatever the backend makes of it.
+            self._invalid = rejected.failure
             raise
         except TurndockError as error:
             self._fail_to_store(error)

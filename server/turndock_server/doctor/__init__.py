@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turndock_server.config import ConfigError, Settings, find_file, load
-from turndock_server.doctor import docking, places, storage, trying, words
+from turndock_server.doctor import docking, places, security, storage, trying, words
 from turndock_server.doctor.findings import Finding as Finding
 from turndock_server.doctor.findings import Level as Level
 
@@ -19,7 +19,10 @@ Check = Callable[[Settings], Iterable[Finding]]
 CHECKS: Final[tuple[Check, ...]] = (
     words.variables,
     words.secrets,
-    places.exposure,
+    security.exposure,
+    security.certificates,
+    security.authentication,
+    security.plugin_encryption,
     places.address,
     places.data_directory,
     places.free_space,

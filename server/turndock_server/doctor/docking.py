@@ -17,7 +17,7 @@ from turndock_server.backends.command import CommandConfig
 from turndock_server.backends.llama_engine import NotInstalledError, default_model_path
 from turndock_server.backends.sessions import parse_config
 from turndock_server.behaviors import registry as behavior_registry
-from turndock_server.config import Settings
+from turndock_server.config import PluginSettings, Settings
 from turndock_server.config.unknown import nearest
 from turndock_server.doctor.findings import Finding, Level
 from turndock_server.processes import find_program
@@ -27,6 +27,9 @@ PROBE_TIMEOUT_S: Final = 3.0
 _EXTRAS: Final = {"llama": ("xllamacpp", 'pip install "turndock[llama]"')}
 """Kind of backend → the module it needs and how to get it."""
 
+_HOSTS: Final = ("plugin", backend_registry.REPLAY)
+"""Kinds of backends that the server makes itself."""
+
 _KIND: Final = "CONTRACT_KIND_"
 
 
@@ -35,12 +38,18 @@ def backends(settings: Settings) -> Iterator[Finding]:
     known = backend_registry.registry()
     for name, backend in settings.offered_backends().items():
         key = f"backends.{name}"
-        if backend.kind == "plugin":
+        if backend.kind in _HOSTS:
             continue
         if backend.kind in _EXTRAS and importlib.util.find_spec(_EXTRAS[backend.kind][0]) is None:
             yield Finding(Level.ERROR, key, f"{backend.kind} is not installed", _EXTRAS[backend.kind][1])
         else:
-            yield _loaded(f"{key}.kind", backend.kind, known, backend_registry.GROUP, extra=("plugin",))
+            yield _loaded(
+                f"{key}.kind",
+                backend.kind,
+                known,
+                backend_registry.GROUP,
+                extra=("plugin", backend_registry.REPLAY),
+            )
 
 
 def models(settings: Settings) -> Iterator[Finding]:
@@ -70,7 +79,10 @@ def behaviors(settings: Settings) -> Iterator[Finding]:
     """Every behavior is of a kind there is."""
     known = behavior_registry.registry()
     for name, behavior in settings.behaviors.items():
-        yield _loaded(f"behaviors.{name}.kind", behavior.kind, known, behavior_registry.GROUP)
+        if behavior.kind != "plugin":
+            yield _loaded(
+                f"behaviors.{name}.kind", behavior.kind, known, behavior_registry.GROUP, extra=("plugin",)
+            )
 
 
 def _loaded(
@@ -136,17 +148,24 @@ async def _all(settings: Settings, names: list[str]) -> list[list[Finding]]:
 
 async def look(settings: Settings, name: str) -> list[Finding]:
     """What there is to say of a plug-in that runs by itself."""
-    return list(judged(settings, name, await _ask(settings.plugins[name].endpoint)))
+    return list(judged(settings, name, await _ask(name, settings.plugins[name])))
 
 
 Answer = tuple[DescribeResponse, ProbeResponse] | TurndockError
 
 
-async def _ask(endpoint: str) -> Answer:
+async def _ask(name: str, settings: PluginSettings) -> Answer:
     from turndock.remote import RemotePlugin
     from turndock.wire import PLUGIN_KEEPALIVE_MS, connect
+    from turndock_server.plugins.static import plugin_credentials
 
-    async with connect(endpoint, keepalive_ms=PLUGIN_KEEPALIVE_MS) as channel:
+    try:
+        credentials = plugin_credentials(name, settings)
+    except TurndockError as error:
+        return error
+    async with connect(
+        settings.endpoint, credentials=credentials, keepalive_ms=PLUGIN_KEEPALIVE_MS
+    ) as channel:
         plugin = RemotePlugin(channel, timeout=PROBE_TIMEOUT_S)
         try:
             description = await plugin.describe(DescribeRequest(host_version=__version__))
@@ -162,10 +181,18 @@ def _uses(settings: Settings, name: str) -> dict[str, ContractKind.ValueType]:
         for backend, settings_of in settings.backends.items()
         if settings_of.plugin == name
     }
+    needed |= {
+        f"behaviors.{behavior}": ContractKind.CONTRACT_KIND_BEHAVIOR
+        for behavior, settings_of in settings.behaviors.items()
+        if settings_of.plugin == name
+    }
     if settings.store.plugin == name:
         needed["store.kind"] = ContractKind.CONTRACT_KIND_SESSION_STORE
     if settings.artifacts.plugin == name:
         needed["artifacts.kind"] = ContractKind.CONTRACT_KIND_ARTIFACT_STORE
+    beside_sessions = settings.store.plugin if settings.persistence.kind == "store" else None
+    if name in (settings.persistence.plugin, beside_sessions):
+        needed["persistence.kind"] = ContractKind.CONTRACT_KIND_AGENT_PERSISTENCE
     return needed
 
 

@@ -20,21 +20,6 @@ NO_SPACE_BYTES: Final = 16 << 20
 _ELSEWHERE: Final = 'Choose another address, such as server.listen = "127.0.0.1:7421"'
 
 
-def exposure(settings: Settings) -> Iterator[Finding]:
-    """Who can reach the server. (That nobody does by mistake is seen to when the configuration is read.)"""
-    if settings.server.endpoint.is_local:
-        yield Finding(
-            Level.OK, "server.listen", f"{settings.server.listen} can be reached from this machine only"
-        )
-    else:
-        yield Finding(
-            Level.WARNING,
-            "server.insecure",
-            f"whoever reaches {settings.server.listen} may do everything, and can read what others send",
-            "Let only a trusted network reach it",
-        )
-
-
 def address(settings: Settings) -> Iterator[Finding]:
     """The server can listen where it is told to."""
     where = settings.server.endpoint

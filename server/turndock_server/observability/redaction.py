@@ -21,6 +21,7 @@ PATTERNS: Final[tuple[tuple[str, str], ...]] = (
     ("aws_secret_key", rf"(?i:aws_secret_access_key){_ASSIGNED}"),
     ("anthropic_key", r"\bsk-ant-[\w-]{16,}"),
     ("openai_key", r"\bsk-[\w-]{16,}"),
+    ("turndock_token", r"\btdk_[0-9a-f]{8}_[\w-]{20,}"),
     ("github_token", r"\b(?:gh[opsur]_|github_pat_)\w{20,}"),
     ("gitlab_token", r"\bglpat-[\w-]{16,}"),
     ("slack_token", r"\bxox[abeoprs]-[\w-]{10,}"),

@@ -25,7 +25,7 @@ from turndock.plugin.v1 import (
     ProbeRequest,
     ProbeResponse,
 )
-from turndock.ports import Backend
+from turndock.ports import Backend, Behavior
 from turndock.remote import (
     RemoteAgentPersistence,
     RemoteArtifactStore,
@@ -37,15 +37,20 @@ from turndock.remote import (
     RemoteQuery,
     remote_session_store,
 )
+from turndock.remote.calls import DEFAULT_TIMEOUT_S
 from turndock.wire import PLUGIN_KEEPALIVE_MS, Endpoint, connect
 from turndock_server import __version__
 from turndock_server.plugins.backend import DockedBackend
 from turndock_server.plugins.backoff import Backoff
+from turndock_server.plugins.behavior import DockedBehavior
 
 State = ProbeResponse.State
 READY: Final = ProbeResponse.STATE_READY
 NOT_READY: Final = ProbeResponse.STATE_NOT_READY
 ERROR: Final = ProbeResponse.STATE_ERROR
+
+MAINTENANCE_TIMEOUT_S: Final = 24 * 3600.0
+"""A call of maintenance goes through a whole store; whoever called sets the deadline that counts."""
 
 VERSION: Final = 1
 """The version of every contract this server speaks."""
@@ -84,6 +89,7 @@ class Dock(ABC):
         self._refused = False
         self._expected = False  # whether it is no wonder that the plug-in does not answer
         self._backend: RemoteBackend | None = None
+        self._behaviors: dict[float, RemoteBehavior] = {}
 
     @property
     @abstractmethod
@@ -115,6 +121,7 @@ class Dock(ABC):
             self._asking.cancel()
             await asyncio.wait([self._asking])
             self._asking = None
+        self._behaviors.clear()
         await self._leave_backend()
         if self._channel is not None:
             await self._channel.close()
@@ -152,6 +159,10 @@ class Dock(ABC):
             starts=self.starts,
         )
 
+    def serves(self, kind: ContractKind.ValueType) -> bool:
+        """Whether the plug-in has said that it serves this contract."""
+        return self.description is not None and any(one.kind == kind for one in self.description.contracts)
+
     def contract(self, kind: ContractKind.ValueType) -> Contract:
         """What the plug-in says of one contract.
 
@@ -175,9 +186,16 @@ class Dock(ABC):
             self._backend = RemoteBackend(self.channel, contract.capabilities)
         return self._backend
 
-    def behavior(self) -> RemoteBehavior:
-        """Its behavior. Raises as `contract`."""
-        return RemoteBehavior(self.channel, self.contract(ContractKind.CONTRACT_KIND_BEHAVIOR).capabilities)
+    def behavior(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> Behavior:
+        """Its behavior, which may be had before the plug-in has answered. Its calls may take `timeout` seconds."""
+        return DockedBehavior(lambda: self.remote_behavior(timeout))
+
+    def remote_behavior(self, timeout: float = DEFAULT_TIMEOUT_S) -> RemoteBehavior:
+        """The behavior as the plug-in describes it now. Raises as `contract`."""
+        contract = self.contract(ContractKind.CONTRACT_KIND_BEHAVIOR)
+        if timeout not in self._behaviors:
+            self._behaviors[timeout] = RemoteBehavior(self.channel, contract.capabilities, timeout=timeout)
+        return self._behaviors[timeout]
 
     def session_store(self) -> RemotePlainSessionStore:
         """Its session store, with just the abilities it describes. Raises as `contract`."""
@@ -195,9 +213,9 @@ class Dock(ABC):
         return RemoteQuery(self.channel)
 
     def maintenance(self) -> RemoteMaintenance:
-        """Its maintenance. Raises as `contract`."""
+        """Its maintenance, whose calls may take long. Raises as `contract`."""
         self.contract(ContractKind.CONTRACT_KIND_MAINTENANCE)
-        return RemoteMaintenance(self.channel)
+        return RemoteMaintenance(self.channel, timeout=MAINTENANCE_TIMEOUT_S)
 
     def agent_persistence(self) -> RemoteAgentPersistence:
         """Its agent persistence. Raises as `contract`."""
@@ -255,7 +273,8 @@ class Dock(ABC):
         if description != self.description:
             self.description = description
             self.log.info("is %s %s", description.name, description.version)
-            await self._leave_backend()  # what the last one did not offer this one may
+            self._behaviors.clear()  # what the last one did not offer this one may
+            await self._leave_backend()
 
     async def _leave_backend(self) -> None:
         backend, self._backend = self._backend, None

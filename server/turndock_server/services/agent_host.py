@@ -53,9 +53,10 @@ from turndock.agent.v1 import (
     WatchResponse,
     agent_host_pb2,
 )
-from turndock.errors import invalid, not_offered
+from turndock.errors import invalid
 from turndock.serving.handlers import Handler, add_port
 from turndock.types.v1 import Run, RunOrigin
+from turndock_server.core.forking import Forker
 from turndock_server.core.host import Host, Located
 from turndock_server.core.prompts import Prompts, Submitted
 from turndock_server.core.starter import Starter
@@ -91,6 +92,7 @@ class AgentHostService:
         self._starter = starter
         self._prompts = prompts
         self._server_info = server_info
+        self._forker = Forker(host)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve every RPC."""
@@ -135,7 +137,7 @@ class AgentHostService:
 
     async def unhalt(self, request: UnhaltRequest) -> UnhaltResponse:
         """Thaw the mailbox."""
-        return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request)))
+        return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request), request.request_id))
 
     async def resolve_approval(self, request: ResolveApprovalRequest) -> ResolveApprovalResponse:
         """Decide on approvals."""
@@ -149,8 +151,9 @@ class AgentHostService:
         return TouchResponse()
 
     async def fork_session(self, request: ForkSessionRequest) -> ForkSessionResponse:
-        """Not offered by this release."""
-        raise not_offered("AgentHost.ForkSession")
+        """Make a session that begins with another one's history."""
+        _check_request_id(request.request_id)
+        return ForkSessionResponse(session=await self._forker.fork(caller().tenant, request))
 
     async def get_server_info(self, _: GetServerInfoRequest) -> GetServerInfoResponse:
         """Describe the server, and the caller's place in it."""

@@ -12,8 +12,8 @@ from typing import Any
 import grpc.aio
 
 from turndock.errors import TurndockError, not_found, not_offered
-from turndock.ports import ArtifactStore, EventWatcher
-from turndock.serving import add_artifact_store
+from turndock.ports import AgentPersistence, ArtifactStore, EventWatcher, InterruptedFlag
+from turndock.serving import add_agent_persistence, add_artifact_store
 from turndock.serving.contracts import SESSION_STORE
 from turndock.serving.handlers import add_port
 from turndock.store.v1 import (
@@ -35,6 +35,14 @@ from turndock.store.v1 import (
     EnqueueRunResponse,
     ListSessionsRequest,
     ListSessionsResponse,
+    LoadStateRequest,
+    LoadStateResponse,
+    PersistStateRequest,
+    PersistStateResponse,
+    RenewClaimsRequest,
+    RenewClaimsResponse,
+    SetInterruptedRequest,
+    SetInterruptedResponse,
     WatchEventsRequest,
     WatchEventsResponse,
 )
@@ -79,6 +87,12 @@ class SessionStoreService:
         _check_scope(request)
         return await self._journal.list_sessions(request)
 
+    async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
+        """Prolong leases; each claim names its own scope."""
+        for claim in request.claims:
+            _check_scope(claim)
+        return await self._journal.renew_claims(request)
+
     async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
         """Put a run into a mailbox, and have its agent look."""
         _check_scope(request)
@@ -121,14 +135,19 @@ class ArtifactStoreService:
 
     async def put(self, requests: AsyncIterator[ArtifactStorePutRequest]) -> ArtifactStorePutResponse:
         """Store bytes."""
+        first = await anext(requests, None)
+        if first is None:
+            return await self._store.put(requests)
+        _check_scope(first.header)  # before the store is asked for anything
 
-        async def checked() -> AsyncIterator[ArtifactStorePutRequest]:
+        async def all_of_them() -> AsyncIterator[ArtifactStorePutRequest]:
+            yield first
             async for request in requests:
                 if request.HasField("header"):
                     _check_scope(request.header)
                 yield request
 
-        return await self._store.put(checked())
+        return await self._store.put(all_of_them())
 
     async def get(self, request: ArtifactStoreGetRequest) -> AsyncIterator[ArtifactStoreGetResponse]:
         """Read bytes."""
@@ -154,6 +173,34 @@ class ArtifactStoreService:
         """List what is stored."""
         _check_scope(request)
         return await self._store.list(request)
+
+
+class AgentPersistenceService:
+    """What keeps snapshots as remote callers get it: every call checks the scope first, and answers its error."""
+
+    def __init__(self, persistence: AgentPersistence) -> None:
+        self._persistence = persistence
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve every RPC."""
+        add_agent_persistence(server, self)
+
+    async def persist_state(self, request: PersistStateRequest) -> PersistStateResponse:
+        """Store a snapshot."""
+        _check_scope(request)
+        return await self._persistence.persist_state(request)
+
+    async def load_state(self, request: LoadStateRequest) -> LoadStateResponse:
+        """Read a snapshot."""
+        _check_scope(request)
+        return await self._persistence.load_state(request)
+
+    async def set_interrupted(self, request: SetInterruptedRequest) -> SetInterruptedResponse:
+        """Store whether a conversation waits, if there is who keeps that."""
+        _check_scope(request)
+        if not isinstance(self._persistence, InterruptedFlag):
+            raise not_offered("AgentPersistence.SetInterrupted")
+        return await self._persistence.set_interrupted(request)
 
 
 def _check_scope(request: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from turndock.store.v1 import (
     ArtifactStoreListRequest,
     ArtifactStorePutRequest,
     ArtifactStorePutResponse,
+    DeleteSessionRequest,
 )
 from turndock.types.v1 import Artifact, Page, Scope
 from turndock_server.stores import checks, rules
@@ -62,6 +63,21 @@ class SessionArtifacts(Protocol):
     async def sessions(self) -> Sequence[tuple[str, str]]:
         """Partition and id of every session that has rows, in that order."""
         ...
+
+
+def forgetting(store: ArtifactStore) -> Callable[[DeleteSessionRequest], Awaitable[None]]:
+    """Takes a deleted session's rows out of an artifact store that keeps them apart from the bytes."""
+
+    async def forget(request: DeleteSessionRequest) -> None:
+        if isinstance(store, SessionArtifacts):
+            await store.forget_session(
+                checks.partition(request), request.session_id, delete_bytes=request.delete_artifacts
+            )
+        elif request.delete_artifacts:
+            scope = request.scope if request.HasField("scope") else None
+            await delete_all_of(store, scope, request.session_id)
+
+    return forget
 
 
 async def delete_all_of(store: ArtifactStore, scope: Scope | None, session_id: str) -> None:

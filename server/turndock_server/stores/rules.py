@@ -82,6 +82,40 @@ def admit(run: Run, waiting: Waiting, limits: MailboxLimits, *, front: bool) -> 
     )
 
 
+def bounds_scope(limits: MailboxLimits) -> bool:
+    """Whether all mailboxes of the scope have to be counted together."""
+    return limits.HasField("max_scope_count") or limits.HasField("max_scope_bytes")
+
+
+def admit_to_scope(
+    run: Run, own: Waiting, count: int, waiting_bytes: int, limits: MailboxLimits, *, front: bool
+) -> None:
+    """Refuse a run that its scope has no room for, with the figures (MAX_RUNS_EXCEEDED).
+
+    `own` is the run's mailbox; `count` runs with `waiting_bytes` of prompts wait in all of the scope's. What starts at
+    once does not wait, so it is let in.
+    """
+    if own.dispatches and (front or own.count == 0):
+        return
+    if limits.HasField("max_scope_count") and count + 1 > limits.max_scope_count:
+        limit, most, current = "scope_count", limits.max_scope_count, count
+    elif limits.HasField("max_scope_bytes") and waiting_bytes + prompt_bytes(run) > limits.max_scope_bytes:
+        limit, most, current = "scope_bytes", limits.max_scope_bytes, waiting_bytes
+    else:
+        return
+    raise TurndockError(
+        "MAX_RUNS_EXCEEDED",
+        f"the scope's mailboxes are full: {count} runs with {waiting_bytes} bytes wait in all of them",
+        metadata={
+            "queue": "prompts",
+            "limit": limit,
+            "max": str(most),
+            "current": str(current),
+            "incoming_bytes": str(prompt_bytes(run)),
+        },
+    )
+
+
 def as_written(event: Event) -> bytes:
     """An event's bytes without what the store sets: equal for equal writes."""
     written = Event()

@@ -8,7 +8,8 @@ cancelled run without its terminal event. Epochs follow the clock, so that they 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal, Protocol
 
 from turndock.errors import TurndockError
@@ -50,6 +51,8 @@ class SerialMailbox:
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self._locks: KeyedLocks[_Key] = KeyedLocks()
+        self._scopes: KeyedLocks[str] = KeyedLocks()
+        """Taken after a session's lock, where a scope's mailboxes are bounded together."""
         self._epochs: dict[_Key, int] = {}
         self._last_epoch = 0
         self._looked_for_orphans = False
@@ -69,17 +72,48 @@ class SerialMailbox:
             running = len(runs) > len(waiting)
             if request.only_if_idle and (runs or session.agent.halted):
                 raise TurndockError("AGENT_BUSY", f"session {session.id!r} has work or is halted")
+            size = sum(rules.prompt_bytes(run) for run in waiting)
+            box = rules.Waiting(len(waiting), size, dispatches=not running and not session.agent.halted)
             if request.HasField("limits"):
-                size = sum(rules.prompt_bytes(run) for run in waiting)
-                box = rules.Waiting(len(waiting), size, dispatches=not running and not session.agent.halted)
                 rules.admit(request.run, box, request.limits, front=request.front)
-            run = Run()
-            run.CopyFrom(request.run)
-            run.status = RunStatus.RUN_STATUS_PENDING
-            run.created_at_us = time.time_ns() // 1000
-            run.queue_key = await self._queue_key(scope, session.id, waiting, front=request.front)
-            stored = await self._save(scope, run, RunStatus.RUN_STATUS_UNSPECIFIED)
+            async with self._admitted_to_scope(request, box):
+                run = Run()
+                run.CopyFrom(request.run)
+                run.status = RunStatus.RUN_STATUS_PENDING
+                run.created_at_us = time.time_ns() // 1000
+                run.queue_key = await self._queue_key(scope, session.id, waiting, front=request.front)
+                stored = await self._save(scope, run, RunStatus.RUN_STATUS_UNSPECIFIED)
             return EnqueueRunResponse(run=stored, pending_count=len(waiting) + 1)
+
+    @asynccontextmanager
+    async def _admitted_to_scope(
+        self, request: EnqueueRunRequest, box: rules.Waiting
+    ) -> AsyncGenerator[None]:
+        """While the block runs, nobody else fills what room the scope has left. Raises MAX_RUNS_EXCEEDED.
+
+        Costs a look into every mailbox of the scope, where its bounds are set.
+        """
+        if not rules.bounds_scope(request.limits):
+            yield
+            return
+        scope = _scope(request)
+        async with self._scopes.hold(_tenant(scope)):
+            count = size = 0
+            async for session in self._sessions(scope):
+                async for run in self._runs(scope, session.id, _WAITING):
+                    count, size = count + 1, size + rules.prompt_bytes(run)
+            rules.admit_to_scope(request.run, box, count, size, request.limits, front=request.front)
+            yield
+
+    async def _sessions(self, scope: Scope | None) -> AsyncIterator[Session]:
+        page = Page(limit=1000)
+        while True:
+            found = await self._store.list_sessions(ListSessionsRequest(scope=scope, page=page))
+            for session in found.sessions:
+                yield session
+            if not found.next_cursor:
+                return
+            page = Page(limit=1000, cursor=found.next_cursor)
 
     async def claim_agent(self, request: ClaimAgentRequest) -> ClaimAgentResponse:
         """Become the owner: of a store's only host, this is always granted."""

@@ -10,6 +10,7 @@ from turndock.client.blocking import SyncAgentHandle as SyncAgentHandle
 from turndock.client.blocking import SyncClient as SyncClient
 from turndock.client.blocking import SyncPromptStream as SyncPromptStream
 from turndock.client.blocking import SyncWatch as SyncWatch
+from turndock.client.blocking_maintenance import SyncMaintenance as SyncMaintenance
 from turndock.client.client import Client as Client
 from turndock.client.host import DEFAULT_ENDPOINT as DEFAULT_ENDPOINT
 from turndock.client.host import Retry as Retry
@@ -19,3 +20,4 @@ from turndock.client.streams import OnLost as OnLost
 from turndock.client.streams import OnResumed as OnResumed
 from turndock.client.watch import FrameWatch as FrameWatch
 from turndock.client.watch import Watch as Watch
+from turndock.wire import Tls as Tls

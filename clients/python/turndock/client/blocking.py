@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -20,6 +21,7 @@ from turndock.agent.v1 import (
 )
 from turndock.client.agent import AgentHandle, Busy
 from turndock.client.answering import Asked
+from turndock.client.blocking_maintenance import SyncMaintenance
 from turndock.client.client import Client
 from turndock.client.host import DEFAULT_ENDPOINT, Retry
 from turndock.client.loop_thread import LoopThread
@@ -34,15 +36,19 @@ from turndock.types.v1 import (
     Response,
     Run,
     RunStatus,
+    Session,
     ToolApprovalRequested,
 )
+from turndock.wire import Tls
 
 
 class ClientOptions(TypedDict, total=False):
     """Arguments of `Client`."""
 
     token: str
+    token_file: Path | str | None
     scope: str | None
+    tls: Tls | None
     credentials: grpc.ChannelCredentials | None
     insecure: bool
     retry: Retry | None
@@ -127,6 +133,18 @@ class SyncClient:
     def list_agents(self, *, page_size: int = 100) -> Iterator[AgentStatus]:
         """See `Client.list_agents`."""
         return self._loop.iterate(self._client.list_agents(page_size=page_size))
+
+    def fork_session(
+        self, session_id: str, *, at_sequence: int | None = None, request_id: str | None = None
+    ) -> Session:
+        """See `Client.fork_session`."""
+        return self._loop.run(
+            self._client.fork_session(session_id, at_sequence=at_sequence, request_id=request_id)
+        )
+
+    def maintenance(self, *, timeout: float = 3600.0) -> SyncMaintenance:
+        """See `Client.maintenance`."""
+        return SyncMaintenance(self._loop, self._client.maintenance(timeout=timeout))
 
     def info(self) -> GetServerInfoResponse:
         """See `Client.info`."""

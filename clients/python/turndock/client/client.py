@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -18,12 +19,18 @@ from turndock.agent.v1 import (
     StartAgentRequest,
 )
 from turndock.client.agent import AgentHandle, watch_request
-from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls, Retry, rows_of
+from turndock.client.host import DEFAULT_ENDPOINT, DEFAULT_TIMEOUT_S, HostCalls, Retry, read_token, rows_of
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.events import new_id
-from turndock.remote import RemoteArtifactStore, RemoteSessionStore
+from turndock.remote import (
+    RemoteAgentPersistence,
+    RemoteArtifactStore,
+    RemoteMaintenance,
+    RemoteSessionStore,
+)
 from turndock.types.v1 import AgentDefinition, AgentLimits, Cursor, EventType, Page, Session
+from turndock.wire import Tls
 
 
 class Client:
@@ -37,10 +44,12 @@ class Client:
     raise `TurndockError`.
 
     Args:
-        endpoint: `grpc://host:port`, `host:port` or `unix:/path`.
+        endpoint: `grpcs://host:port` (TLS), `grpc://host:port`, `host:port` or `unix:/path`.
         token: Sent as `authorization: Bearer …`.
+        token_file: A file that holds the token, read once; instead of `token`.
         scope: The tenant to act for, where the credentials may act for others.
-        credentials: TLS, such as `grpc.ssl_channel_credentials()`; unset = not encrypted.
+        tls: Whom to trust, and which certificate to show, as files. Encrypts, whatever the endpoint's scheme.
+        credentials: The same as gRPC has it, such as `grpc.ssl_channel_credentials()`; instead of `tls`.
         insecure: Allow a token to travel unencrypted to another machine.
         retry: How often and after which pauses a call is made again.
         timeout: Seconds for a call that waits for no turn, all its tries together.
@@ -52,7 +61,9 @@ class Client:
         endpoint: str = DEFAULT_ENDPOINT,
         *,
         token: str = "",
+        token_file: Path | str | None = None,
         scope: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         insecure: bool = False,
         retry: Retry | None = None,
@@ -62,9 +73,9 @@ class Client:
         self._start_timeout = start_timeout
         self._host = HostCalls(
             endpoint,
-            token=token,
+            token=token if token_file is None else read_token(Path(token_file)),
             scope=scope,
-            credentials=credentials,
+            credentials=credentials if tls is None else tls.credentials(),
             insecure=insecure,
             retry=retry or Retry(),
             timeout=timeout,
@@ -143,18 +154,43 @@ class Client:
             self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
         )
 
+    def agent_persistence(self) -> RemoteAgentPersistence:
+        """What keeps the snapshots of the server's agents, as `session_store`. Calls nobody."""
+        return RemoteAgentPersistence(
+            self._host.channel, metadata=self._host.metadata, unavailable="UNAVAILABLE"
+        )
+
+    def maintenance(self, *, timeout: float = 3600.0) -> RemoteMaintenance:
+        """The server's own maintenance, within the scope of the credentials. Calls nobody.
+
+        `timeout` is in seconds, for each call: what was done when it is over stays done.
+        """
+        return RemoteMaintenance(
+            self._host.channel, timeout=timeout, metadata=self._host.metadata, unavailable="UNAVAILABLE"
+        )
+
     async def info(self) -> GetServerInfoResponse:
         """What the server is and what is docked."""
         return await self._host.quick(self._host.stub.GetServerInfo, GetServerInfoRequest())
 
     async def fork_session(
-        self, session_id: str, *, at_sequence: int | None = None, request_id: str | None = None
+        self,
+        session_id: str,
+        *,
+        at_sequence: int | None = None,
+        request_id: str | None = None,
+        timeout: float = 600.0,
     ) -> Session:
-        """Make a session that shares another one's history up to a number; unset = all of it."""
+        """Make a session that begins with another one's history up to a number; unset = all of it.
+
+        `start_agent` with its id goes on from there. A long history takes a while; after the `timeout` in seconds the
+        server goes on, and the same `request_id` finds what it made. Raises SESSION_NOT_FOUND, SEQUENCE_IN_FUTURE for a
+        number beyond the log, SEQUENCE_COMPACTED when some of the history was pruned.
+        """
         request = ForkSessionRequest(
             request_id=request_id or new_id(), session_id=session_id, at_sequence=at_sequence
         )
-        return (await self._host.quick(self._host.stub.ForkSession, request)).session
+        return (await self._host.call(self._host.stub.ForkSession, request, timeout=timeout)).session
 
     @overload
     def watch(

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
@@ -62,8 +63,8 @@ class HostCalls:
         timeout: float,
     ) -> None:
         where = wire.parse_endpoint(endpoint)
-        if token and credentials is None and not where.is_local and not insecure:
-            raise invalid("token", "would travel unencrypted; pass credentials, or insecure=True")
+        if token and credentials is None and not (where.is_local or where.tls or insecure):
+            raise invalid("token", "would travel unencrypted; use grpcs://, pass tls, or insecure=True")
         self.retry = retry
         self.timeout = timeout
         self.metadata = _metadata(token, scope)
@@ -103,6 +104,18 @@ class HostCalls:
     ) -> Response:
         """Make a call that waits for no turn. Raises as `call`."""
         return await self.call(method, request, timeout=self.timeout)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without the blanks around it. Raises `TurndockError` (VALIDATION_ERROR)."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise invalid("token_file", f"cannot read {path}: {why}") from None
+    if not token:
+        raise invalid("token_file", f"{path} is empty")
+    return token
 
 
 def unreachable(error: TurndockError) -> bool:

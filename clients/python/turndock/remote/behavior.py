@@ -23,6 +23,8 @@ from turndock.behavior.v1 import (
     PostTurnResponse,
     PreRunRequest,
     PreRunResponse,
+    PreToolRequest,
+    PreToolResponse,
     PreTurnRequest,
     PreTurnResponse,
     TerminateAgentRequest,
@@ -41,13 +43,20 @@ class _Calls(Remote, service=behavior_pb2.DESCRIPTOR.services_by_name["Behavior"
     handle_stream_event: Unary[HandleStreamEventRequest, HandleStreamEventResponse]
     pre_run: Unary[PreRunRequest, PreRunResponse]
     pre_turn: Unary[PreTurnRequest, PreTurnResponse]
+    pre_tool: Unary[PreToolRequest, PreToolResponse]
     post_turn: Unary[PostTurnRequest, PostTurnResponse]
     post_run: Unary[PostRunRequest, PostRunResponse]
     terminate_agent: Unary[TerminateAgentRequest, TerminateAgentResponse]
 
 
 class RemoteBehavior(Behavior):
-    """`ports.Behavior`. `capabilities` are those the plug-in's description names."""
+    """`ports.Behavior` over a channel.
+
+    `capabilities` are those the plug-in's description names, but for what turned out to be absent: an optional call
+    that answered UNIMPLEMENTED once is not made again. `timeout` is how long a call may take, in seconds. What did not
+    reach the plug-in, or lost its answer on the way, raises `TurndockError` (PLUGIN_UNAVAILABLE); the same request may
+    then be sent again.
+    """
 
     def __init__(
         self,
@@ -61,7 +70,7 @@ class RemoteBehavior(Behavior):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return self._capabilities
+        return self._capabilities - self._calls.absent
 
     async def init_agent(self, request: InitAgentRequest) -> InitAgentResponse:
         return await self._calls.init_agent(request)
@@ -83,6 +92,9 @@ class RemoteBehavior(Behavior):
 
     async def pre_turn(self, request: PreTurnRequest) -> PreTurnResponse:
         return await self._calls.pre_turn(request)
+
+    async def pre_tool(self, request: PreToolRequest) -> PreToolResponse:
+        return await self._calls.pre_tool(request)
 
     async def post_turn(self, request: PostTurnRequest) -> PostTurnResponse:
         return await self._calls.post_turn(request)

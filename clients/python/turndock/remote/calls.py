@@ -93,6 +93,11 @@ class Remote:
                 method = self._unary(channel, rpc, timeout)
             setattr(self, method_name(rpc.name), method)
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Methods that turned out not to be offered."""
+        return frozenset(method_name(name) for name in self._absent)
+
     def _unary(self, channel: grpc.aio.Channel, rpc: MethodDescriptor, timeout: float) -> Unary[Any, Any]:
         method = channel.unary_unary(*_signature(rpc))
         waits = "wait_ms" in rpc.input_type.fields_by_name

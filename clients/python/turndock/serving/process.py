@@ -28,13 +28,28 @@ from turndock.ports import (
 )
 from turndock.serving.contracts import PLUGIN, Ports, Probe, add_plugin
 from turndock.types.v1 import Limits
-from turndock.wire import MAX_MESSAGE_BYTES, Endpoint, bind, new_server, parse_endpoint
+from turndock.wire import (
+    MAX_MESSAGE_BYTES,
+    Endpoint,
+    bind,
+    new_server,
+    parse_endpoint,
+    server_credentials,
+)
 
 ENDPOINT_VARIABLE: Final = "TURNDOCK_PLUGIN_ENDPOINT"
 """Environment variable by which a host that starts a plug-in tells it where to listen."""
 
 PARENT_VARIABLE: Final = "TURNDOCK_PLUGIN_PARENT"
 """Environment variable by which a host tells a plug-in it starts its own process id. The plug-in ends with it."""
+
+TLS_VARIABLES: Final = (
+    "TURNDOCK_PLUGIN_TLS_CERT",
+    "TURNDOCK_PLUGIN_TLS_KEY",
+    "TURNDOCK_PLUGIN_TLS_CLIENT_CA",
+)
+"""Environment variables with the PEM files that a plug-in at `grpcs://host:port` uses: its certificate, the key, and
+the authority of the hosts that may call; without the last, every host may."""
 
 _PARENT_POLL_S: Final = 1.0
 
@@ -76,7 +91,8 @@ async def serve(
         endpoint: Where to listen: `unix:/path` or `host:port`. Unset: what `TURNDOCK_PLUGIN_ENDPOINT` says.
         probe: Says whether the process can work now; unset = it always can.
         limits: The sizes the plug-in accepts; unset fields are the defaults.
-        credentials: TLS. Needed beyond this machine, unless `insecure` is set.
+        credentials: TLS, as `turndock.wire.server_credentials` makes it; unset at a `grpcs://` endpoint: from the files
+            that `TLS_VARIABLES` name. Needed beyond this machine, unless `insecure` is set.
         insecure: Allow other machines to reach the plug-in without encryption.
         grace: Seconds that calls under way may take to end when the process stops.
         stop: Stops the process when it is set.
@@ -96,6 +112,8 @@ async def serve(
         agent_persistence=agent_persistence,
     )
     where = _where(endpoint, secure=credentials is not None or insecure)
+    if where.tls and credentials is None:
+        credentials = _credentials()
     server = new_server()
     services = [PLUGIN, *ports.add_to(server)]
     description = DescribeResponse(
@@ -128,11 +146,21 @@ def _where(endpoint: str | None, *, secure: bool) -> Endpoint:
     if not text:
         raise invalid(field, "must say where to listen: unix:/path or host:port")
     where = parse_endpoint(text, field)
-    if not where.is_local and not secure:
+    if not (where.is_local or where.tls or secure):
         raise invalid(
-            field, f"{where} can be reached from other machines; pass credentials, or insecure=True"
+            field,
+            f"{where} can be reached from other machines; use grpcs://, pass credentials, or insecure=True",
         )
     return where
+
+
+def _credentials() -> grpc.ServerCredentials:
+    """What `TLS_VARIABLES` say."""
+    cert, key, client_ca = (os.environ.get(name, "") for name in TLS_VARIABLES)
+    for name, value in zip(TLS_VARIABLES[:2], (cert, key), strict=True):
+        if not value:
+            raise invalid(name, "must name a PEM file, or credentials be passed: the endpoint is grpcs://")
+    return server_credentials(cert, key, client_ca or None, field="TURNDOCK_PLUGIN_TLS")
 
 
 def _host_process() -> int | None:

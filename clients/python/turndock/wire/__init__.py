@@ -24,3 +24,5 @@ from turndock.wire.status import error_of as error_of
 from turndock.wire.status import status_of as status_of
 from turndock.wire.status import translated as translated
 from turndock.wire.streams import close_stream as close_stream
+from turndock.wire.tls import Tls as Tls
+from turndock.wire.tls import server_credentials as server_credentials

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from turndock.endpoint import Endpoint, parse_endpoint
+from turndock.errors import invalid
 from turndock.wire.interceptor import ErrorInterceptor
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -62,10 +63,13 @@ def connect(
 ) -> grpc.aio.Channel:
     """A channel to an endpoint; it connects when it is first used and again whenever it has to.
 
-    Without `credentials` it is not encrypted. `options` are further channel arguments and win over ours. Raises
-    `TurndockError` (VALIDATION_ERROR) for an endpoint that is none.
+    Without `credentials` it is encrypted only at a `grpcs://` endpoint, which then has to prove itself to the
+    authorities gRPC brings along. `options` are further channel arguments and win over ours. Raises `TurndockError`
+    (VALIDATION_ERROR) for an endpoint that is none.
     """
     where = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+    if credentials is None and where.tls:
+        credentials = grpc.ssl_channel_credentials()
     arguments: dict[str, int | str] = {**_CHANNEL_OPTIONS, "grpc.keepalive_time_ms": keepalive_ms}
     if where.is_local:
         arguments["grpc.enable_http_proxy"] = 0
@@ -90,9 +94,12 @@ def bind(
 ) -> Endpoint:
     """Have the server listen at an endpoint, and return it with the port that was taken for port 0.
 
-    Raises `OSError` when that is not possible, and `TurndockError` for an endpoint that is none.
+    Raises `OSError` when that is not possible, and `TurndockError` for an endpoint that is none, or is `grpcs://`
+    without credentials.
     """
     where = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+    if where.tls and credentials is None:
+        raise invalid("endpoint", f"{where} needs a certificate to show")
     try:
         if where.port:
             _try_to_bind(where)
@@ -104,7 +111,7 @@ def bind(
         raise OSError(f"cannot listen at {where}: {error.strerror}") from None
     except RuntimeError as error:
         raise OSError(f"cannot listen at {where}: {error}") from None
-    return where if where.path else replace(where, port=port)
+    return where if where.path else replace(where, port=port, tls=credentials is not None)
 
 
 def _try_to_bind(where: Endpoint) -> None:

@@ -35,6 +35,7 @@ def copy_of(message: M) -> M:
 class StoredEvent:
     """An event as bytes, with the columns that reads filter by."""
 
+    id: str
     sequence: int
     type: int
     run_id: str
@@ -64,9 +65,12 @@ class Record:
     runs: dict[str, Run] = field(default_factory=dict[str, Run])
     open_runs: dict[str, Run] = field(default_factory=dict[str, Run])
     """Those that are PENDING or RUNNING, or wait for a decision."""
-    log: list[StoredEvent] = field(default_factory=list[StoredEvent])
-    """Number n is at index n - 1."""
-    event_ids: list[str] = field(default_factory=list[str])
+    log: dict[int, StoredEvent] = field(default_factory=dict[int, StoredEvent])
+    """By number, in order."""
+    head: int = 0
+    """Highest number ever assigned."""
+    pruned_through: int = 0
+    """Highest number ever removed."""
     tail_key: int = 0
     """Highest queue key of all runs so far."""
     last_notification: int = 0
@@ -74,9 +78,9 @@ class Record:
     answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
 
     @property
-    def head(self) -> int:
-        """Highest number ever assigned."""
-        return len(self.log)
+    def oldest(self) -> int:
+        """Lowest number that is stored; 0 for none."""
+        return next(iter(self.log), 0)
 
     @property
     def is_halted(self) -> bool:
@@ -177,6 +181,8 @@ class Database:
         self.records: dict[Key, Record] = {}
         self.events: dict[tuple[str, str], StoredEvent] = {}
         """By partition and event id."""
+        self.maintenance_answers: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        """Of maintenance calls, by partition and retry token."""
         self._ownerships: dict[Key, Ownership] = {}
         self._live_agents: dict[tuple[str, str], str] = {}
         """Session of each agent that has not stopped, by partition and name."""
@@ -223,11 +229,16 @@ class Database:
 
     def put_event(self, record: Record, event: Event, stored: StoredEvent) -> None:
         """Put the next event into a log."""
-        record.log.append(stored)
-        record.event_ids.append(event.id)
+        record.log[stored.sequence] = stored
+        record.head = stored.sequence
         if event.custom.name == rules.NOTIFIED:
             record.last_notification = stored.sequence
         self.events[record.key[0], event.id] = stored
+
+    def prune(self, record: Record, sequence: int) -> None:
+        """Remove an event; its number stays used."""
+        del self.events[record.key[0], record.log.pop(sequence).id]
+        record.pruned_through = max(record.pruned_through, sequence)
 
     def delete(self, key: Key) -> None:
         """Remove a session with everything it has; which epochs were granted stays known."""
@@ -235,8 +246,8 @@ class Database:
         if record is None:
             return
         self._forget_agent(record)
-        for event_id in record.event_ids:
-            self.events.pop((key[0], event_id), None)
+        for event in record.log.values():
+            del self.events[key[0], event.id]
         if key in self._ownerships:
             self._ownerships[key].release()
 

@@ -56,6 +56,13 @@ def enqueue(database: Database, key: Key, request: EnqueueRunRequest) -> Enqueue
             dispatches=running is None and not record.is_halted,
         )
         rules.admit(request.run, waiting, request.limits, front=request.front)
+        if rules.bounds_scope(request.limits):
+            scope = [each for (tenant, _), each in database.records.items() if tenant == key[0]]
+            everywhere = [run for each in scope for run in each.pending()]
+            size = sum(map(rules.prompt_bytes, everywhere))
+            rules.admit_to_scope(
+                request.run, waiting, len(everywhere), size, request.limits, front=request.front
+            )
     run = writing.put_pending_run(database, record, request.run, front=request.front)
     if fence is not None:
         database.see(key, fence)

@@ -39,7 +39,8 @@ def read_log(record: Record | None, request: GetEventsRequest, limit: int) -> Ge
     if record is None:
         return response
     response.head = record.head
-    response.oldest = min(record.head, 1)
+    response.oldest = record.oldest
+    response.pruned_through = record.pruned_through
     response.incarnation = record.incarnation
     first = request.after_sequence + 1
     last = (
@@ -52,9 +53,10 @@ def read_log(record: Record | None, request: GetEventsRequest, limit: int) -> Ge
     types = frozenset(request.types)
     size = 0
     for sequence in numbers:
-        stored = record.log[sequence - 1]
+        stored = record.log.get(sequence)
         if (
-            (request.run_id and stored.run_id != request.run_id)
+            stored is None
+            or (request.run_id and stored.run_id != request.run_id)
             or (types and stored.type not in types)
             or (request.HasField("since_us") and stored.stored_at_us <= request.since_us)
         ):

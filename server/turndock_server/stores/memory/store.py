@@ -64,6 +64,7 @@ from turndock_server.stores.clock import Clock
 from turndock_server.stores.cursors import PageCodec, Place
 from turndock_server.stores.memory import mailbox, reading, writing
 from turndock_server.stores.memory.database import Answer, Database, Key, copy_of, mailbox_place
+from turndock_server.stores.memory.upkeep import MemoryUpkeep
 
 R = TypeVar("R", bound=Message)
 Append = AppendEventRequest | AppendEventWithSequenceRequest | AppendEventsRequest
@@ -335,6 +336,10 @@ class MemorySessionStore:
         codec = PageCodec("ListOrphans", checks.UNSCOPED, request)
         sessions, cursor = reading.page_of(rows, _by_scope, request.page, codec)
         return ListOrphansResponse(sessions=sessions, next_cursor=cursor)
+
+    def upkeep(self) -> MemoryUpkeep:
+        """The store from the side of whoever keeps it small and sound."""
+        return MemoryUpkeep(self._database)
 
     # --- What the calls share --------------------------------------------------------------------------------------
 

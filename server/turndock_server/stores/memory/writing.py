@@ -64,7 +64,12 @@ def number(
         numbered.incarnation = record.incarnation
         numbered.stored_at_us = now_us
         stored = StoredEvent(
-            sequence, numbered.type, numbered.run_id, numbered.stored_at_us, numbered.SerializeToString()
+            event.id,
+            sequence,
+            numbered.type,
+            numbered.run_id,
+            numbered.stored_at_us,
+            numbered.SerializeToString(),
         )
         known[event.id] = stored
         batch.fresh.append((record, numbered, stored))

@@ -18,7 +18,7 @@ from turndock.types.v1 import Event, EventType, Fence
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.core.wireformat import elements, varint
 from turndock_server.stores import rules
-from turndock_server.stores.sql import encoding, rows
+from turndock_server.stores.sql import encoding, graves, rows
 from turndock_server.stores.sql.encoding import Draft
 from turndock_server.stores.sql.rows import Partition, SessionRow
 from turndock_server.stores.sql.schema import events as events_table
@@ -148,6 +148,7 @@ class Book:
             remaining = list(keys)
             for first in range(0, len(remaining), _CHUNK):
                 chunk = remaining[first : first + _CHUNK]
+                graves.free_ids(self._tx, scope, chunk)
                 found = self._tx.connection.execute(_KNOWN, {"scope": scope, "ids": chunk})
                 self._known[scope].update(found.all())
 

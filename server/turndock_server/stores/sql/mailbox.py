@@ -48,6 +48,15 @@ _COUNTS: Final = (
     .where(runs.c.session == bindparam("session"), runs.c.unsettled == 1)
     .group_by(runs.c.status)
 )
+_COUNT_OF_SCOPE: Final = (
+    select(func.count(), func.sum(runs.c.prompt_bytes))
+    .join_from(runs, sessions_table, runs.c.session == sessions_table.c.key)
+    .where(
+        runs.c.unsettled == 1,
+        runs.c.status == RunStatus.RUN_STATUS_PENDING,
+        sessions_table.c.scope == bindparam("scope"),
+    )
+)
 
 
 def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -> EnqueueRunResponse:
@@ -69,6 +78,9 @@ def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -
         raise TurndockError("AGENT_BUSY", f"session {session.id!r} is not idle")
     if request.HasField("limits"):
         rules.admit(request.run, waiting, request.limits, front=request.front)
+        if rules.bounds_scope(request.limits):
+            count, size = tx.connection.execute(_COUNT_OF_SCOPE, {"scope": partition.key}).one()
+            rules.admit_to_scope(request.run, waiting, count, size or 0, request.limits, front=request.front)
     session_key = session_rows.ensure(tx, session, fence)
     run = run_rows.put_pending(tx, session_key, request.run, front=request.front)
     return EnqueueRunResponse(run=run, pending_count=waiting.count + 1, owner=owner)

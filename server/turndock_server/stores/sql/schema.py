@@ -21,11 +21,17 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """Every schema there has been, oldest first. The last is the one this release reads and writes."""
 
 UNSCOPED_KEY: Final = 0
 """Key of the unscoped partition, which is there from the beginning."""
+
+GRAVEYARD_KEY: Final = -1
+"""Key of the partition of sessions that are deleted and have rows left; see `graves`. Nothing in it is anybody's."""
+
+GRAVEYARD: Final = "\ndeleted"
+"""Its name, which no tenant can have: theirs hold no control characters."""
 
 NEVER: Final = (1 << 63) - 1
 """As `notified_sequence`: nothing in the log is a notification that somebody still has to apply."""
@@ -162,3 +168,36 @@ events = Table(
     UniqueConstraint("scope", "id"),
 )
 Index("events_of_run", events.c.session, events.c.run, events.c.sequence)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("key", RowKey, primary_key=True),
+    Column("scope", RowKey, ForeignKey("scopes.key"), nullable=False),
+    # One of the two says whose it is; the other is empty.
+    Column("conversation_id", Text, nullable=False),
+    Column("agent_id", Text, nullable=False),
+    # NULL where nothing was saved but the flag.
+    Column("body", LargeBinary),
+    Column("interrupted", Integer, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("saved_at", BigInteger, nullable=False),
+    UniqueConstraint("scope", "conversation_id", "agent_id"),
+)
+
+snapshot_tokens = Table(
+    "snapshot_tokens",
+    metadata,
+    Column("snapshot", RowKey, ForeignKey("snapshots.key"), primary_key=True, autoincrement=False),
+    Column("request_id", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+)
+maintenance_answers = Table(
+    "maintenance_answers",
+    metadata,
+    Column("scope", RowKey, ForeignKey("scopes.key"), primary_key=True, autoincrement=False),
+    Column("request_id", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("response", LargeBinary, nullable=False),
+)
+"""Retry tokens of Maintenance, which live as long as the store."""

@@ -7,23 +7,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from turndock.errors import TurndockError
-from turndock.store.v1 import (
-    DeleteSessionRequest,
-    DeleteSessionResponse,
-    SaveSessionRequest,
-    SaveSessionResponse,
-)
+from turndock.store.v1 import DeleteSessionRequest, SaveSessionRequest, SaveSessionResponse
 from turndock.types.v1 import Session
 from turndock_server.stores import checks, rules
+from turndock_server.stores.sql import graves, snapshots
 from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of, load, put
-from turndock_server.stores.sql.schema import (
-    NEVER,
-    events,
-    retry_tokens,
-    runs,
-    sessions,
-    tombstones,
-)
+from turndock_server.stores.sql.schema import NEVER, sessions, tombstones
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -119,21 +108,29 @@ def save(tx: Transaction, partition: Partition, request: SaveSessionRequest) -> 
     return once(tx, row, request, SaveSessionResponse, write)
 
 
-def remove(tx: Transaction, partition: Partition, request: DeleteSessionRequest) -> DeleteSessionResponse:
-    """DeleteSession. Its retry token is kept with the tombstone."""
+def remove(tx: Transaction, partition: Partition, request: DeleteSessionRequest) -> int | None:
+    """DeleteSession. Its retry token is kept with the tombstone.
+
+    Returns the key of a session that has rows left, which nobody finds any more; None if nothing is left to do.
+    """
     row = load(tx, partition, request.session_id)
     fingerprint = rules.fingerprint(request) if request.request_id else b""
     if request.request_id and _was_buried_by(tx, row, request.request_id, fingerprint):
-        return DeleteSessionResponse()
+        return None
     fence = fence_of(request)
     row.check_fence(fence, tx.now_us)
     row.see(fence)
-    if row.key is not None:
-        for table in (events, runs, retry_tokens):
-            tx.connection.execute(delete(table).where(table.c.session == row.key))
-        tx.connection.execute(delete(sessions).where(sessions.c.key == row.key))
-        _bury(tx, row, request.request_id, fingerprint)
-    return DeleteSessionResponse()
+    return bury(tx, row, request.request_id, fingerprint)
+
+
+def bury(tx: Transaction, row: SessionRow, request_id: str = "", fingerprint: bytes = b"") -> int | None:
+    """Delete a session, whoever owns it; a tombstone stays. Returns as `remove`."""
+    snapshots.forget(tx, row.scope, row.id)
+    if row.key is None:
+        return None
+    is_left = graves.bury(tx, row.key)
+    _bury(tx, row, request_id, fingerprint)
+    return row.key if is_left else None
 
 
 def _bury(tx: Transaction, row: SessionRow, request_id: str, fingerprint: bytes) -> None:

@@ -67,10 +67,13 @@ from turndock_server.stores.sql import encoding, lists, mailbox, migrations, run
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
 from turndock_server.stores.sql.engine import Database
+from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
 from turndock_server.stores.sql.rows import Partition, fence_of
 from turndock_server.stores.sql.schema import NEVER
+from turndock_server.stores.sql.snapshots import SqlAgentPersistence
 from turndock_server.stores.sql.sqlite import Synchronous, url_of
+from turndock_server.stores.sql.upkeep import SqlUpkeep
 from turndock_server.stores.sql.wakeups import Bell
 from turndock_server.stores.sql.writer import Writer
 
@@ -92,6 +95,7 @@ class SqlSessionStore:
         self._clock = clock
         self._bell = Bell(database)
         self._writer = Writer(database, self._bell, clock)
+        self._undertaker = Undertaker(self._writer)
         self._scopes = scopes.Scopes()
         self._is_closed = False
 
@@ -125,17 +129,26 @@ class SqlSessionStore:
                 if not migrate:
                     raise migrations.required()
                 await database.patiently(lambda: database.write(migrations.bring_up_to_date))
+            left = await database.patiently(lambda: database.read(graves))
         except BaseException:
             await database.close()
             raise
-        return cls(database, Clock(clock))
+        store = cls(database, Clock(clock))
+        store._undertaker.resume(left)
+        return store
 
     async def close(self) -> None:
         """Commit what is queued, answer everybody who waits, and close the database. Later calls are refused."""
         self._is_closed = True
         await self._bell.close()
+        await self._undertaker.close()
         await self._writer.close()
         await self._database.close()
+
+    @property
+    def agent_persistence(self) -> SqlAgentPersistence:
+        """Snapshots of agents, in the same database. It lives as long as the store is open."""
+        return SqlAgentPersistence(self._writer.write, self._read, self._partition, self._scopes.find)
 
     # --- Sessions ------------------------------------------------------------------------------------------------
 
@@ -169,7 +182,10 @@ class SqlSessionStore:
         checks.check_session_id(request.session_id)
         _check_token_and_fence(request)
         partition = await self._partition(request)
-        return await self._writer.write(lambda tx: sessions.remove(tx, partition, request))
+        left = await self._writer.write(lambda tx: sessions.remove(tx, partition, request))
+        if left is not None:
+            await self._undertaker.finish(left)
+        return DeleteSessionResponse()
 
     # --- Runs ----------------------------------------------------------------------------------------------------
 
@@ -350,6 +366,10 @@ class SqlSessionStore:
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
         now_us = self._clock()
         return await self._read(lambda connection: lists.list_orphans(connection, now_us, request))
+
+    def upkeep(self) -> SqlUpkeep:
+        """The store from the side of whoever keeps it small and sound."""
+        return SqlUpkeep(self._read, self._writer, self._scopes, self._clock, self._undertaker)
 
     # --- What the calls share --------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class _InterruptOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Inte
     INTERRUPT_OUTCOME_UNSPECIFIED: _InterruptOutcome.ValueType  # 0
     """Never reported."""
     INTERRUPT_OUTCOME_ACCEPTED: _InterruptOutcome.ValueType  # 1
-    """A turn was under way and is being killed."""
+    """A turn was under way and is being killed, unless it ends by itself at this very moment."""
     INTERRUPT_OUTCOME_NOT_CURRENT: _InterruptOutcome.ValueType  # 2
     """Another run's turn is under way; nothing happened."""
     INTERRUPT_OUTCOME_IDLE: _InterruptOutcome.ValueType  # 3
@@ -72,7 +72,7 @@ class InterruptOutcome(_InterruptOutcome, metaclass=_InterruptOutcomeEnumTypeWra
 INTERRUPT_OUTCOME_UNSPECIFIED: InterruptOutcome.ValueType  # 0
 """Never reported."""
 INTERRUPT_OUTCOME_ACCEPTED: InterruptOutcome.ValueType  # 1
-"""A turn was under way and is being killed."""
+"""A turn was under way and is being killed, unless it ends by itself at this very moment."""
 INTERRUPT_OUTCOME_NOT_CURRENT: InterruptOutcome.ValueType  # 2
 """Another run's turn is under way; nothing happened."""
 INTERRUPT_OUTCOME_IDLE: InterruptOutcome.ValueType  # 3
@@ -1230,7 +1230,7 @@ class TouchRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     AGENT_NAME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Retry token."""
+    """Retry token; accepted as everywhere, and of no use here."""
     agent_name: _builtins.str
     """The agent."""
     def __init__(
@@ -1582,7 +1582,7 @@ class ForkSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     AT_SEQUENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Retry token; the new session's id if the server accepts ids, else only a token."""
+    """Retry token: the new session's id follows from it."""
     session_id: _builtins.str
     """The session to fork."""
     at_sequence: _builtins.int
@@ -1673,7 +1673,7 @@ class GetServerInfoResponse(_message.Message):
     host_id: _builtins.str
     """Random name of this server process."""
     live_agents: _builtins.int
-    """Agents in memory."""
+    """Agents in memory; for credentials of one scope, those of that scope."""
     @_builtins.property
     def limits(self) -> _types_pb2.Limits:
         """The sizes it accepts."""

@@ -13,7 +13,9 @@ class AgentHostStub:
 
     Rules for every RPC:
     - The scope comes from the caller's credentials; there is no scope field. A credential that may act for others names
-      the tenant in the metadata `turndock-scope`. An agent, session or run of another scope answers NOT_FOUND, exactly
+      the tenant in the metadata `turndock-scope`. Without valid credentials, where they are asked for: UNAUTHENTICATED;
+      without the role a call needs: PERMISSION_DENIED with `needed_role`; where the caller's scope takes up too much
+      already: RESOURCE_EXHAUSTED / SCOPE_LIMIT_EXCEEDED with `limit`, `max` and `current`. An agent, session or run of another scope answers NOT_FOUND, exactly
       like an unknown one.
     - An agent is addressed by its name, or by its session's id where the request has both; exactly one must be set.
     - Mutating calls carry `request_id`: the same id with the same request returns the stored answer, with another one
@@ -26,7 +28,8 @@ class AgentHostStub:
 
     Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
     untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
-    its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
+    its plug-in does not answer (yet), and no agent exists; RESOURCE_EXHAUSTED / MAX_SESSIONS_EXCEEDED when the scope has
+    as many agents as it may; INVALID_ARGUMENT naming the field.
     """
     GetAgent: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]
     """GetAgent reads an agent's status. Does not wake it. NOT_FOUND when no agent has the name and has not stopped."""
@@ -72,10 +75,13 @@ class AgentHostStub:
     """
     Interrupt: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.InterruptRequest, turndock.agent.v1.agent_host_pb2.InterruptResponse]
     """Interrupt kills the running turn: its outcome is `interrupted`. Not a halt: the next run begins. On an idle agent it
-    does nothing and answers IDLE.
+    does nothing and answers IDLE. With a `request_id` it leaves an event `turndock.interrupted` that says what it found:
+    a retry gets the same answer and kills no other turn.
     """
     Unhalt: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.UnhaltRequest, turndock.agent.v1.agent_host_pb2.UnhaltResponse]
-    """Unhalt thaws the mailbox. On an agent that is not halted it does nothing."""
+    """Unhalt thaws the mailbox. On an agent that is not halted it does nothing. With a `request_id` it leaves an event
+    `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
+    """
     ResolveApproval: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
     """ResolveApproval answers approval requests, one or several, all or none. Durable before it answers. Wakes the agent.
 
@@ -86,7 +92,9 @@ class AgentHostStub:
     `answers[1].decision`.
     """
     Touch: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]
-    """Touch puts an agent's idle shutdown off."""
+    """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
+    remembered.
+    """
     Watch: grpc.aio.UnaryStreamMultiCallable[turndock.agent.v1.agent_host_pb2.WatchRequest, turndock.agent.v1.agent_host_pb2.WatchResponse]
     """Watch streams the log of one or several sessions, from any place in it, live.
 
@@ -102,7 +110,20 @@ class AgentHostStub:
       FAILED_PRECONDITION / SESSION_RECREATED for another incarnation's cursor, NOT_FOUND for an unknown session.
     """
     ForkSession: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.ForkSessionRequest, turndock.agent.v1.agent_host_pb2.ForkSessionResponse]
-    """ForkSession makes a session that shares its history with another up to a sequence number."""
+    """ForkSession makes a session that begins with another one's history up to a sequence number, and goes on by itself.
+
+    Effect: the new session's events 1 to `at_sequence` are the parent's, under the same numbers: only `id`, `session_id`,
+    `incarnation`, `stored_at_us` and the references of payloads that are artifacts are its own. The runs they speak of
+    come with them; one that had not ended there is CANCELLED with the reason `forked` in the new log. The history belongs
+    to the new session: what becomes of the parent does not matter to it. The parent is only read; it may be at work
+    meanwhile. What waits in its mailbox stays there. The new session is that of a stopped agent with the parent's
+    definition: StartAgent with its id continues it. The backend's session and the behavior's state come along if no turn
+    and no notification of the parent follows the place (and none is under way); else the backend starts anew,
+    `restored_backend` false.
+
+    Failure: NOT_FOUND for an unknown session, OUT_OF_RANGE / SEQUENCE_IN_FUTURE beyond the parent's head, OUT_OF_RANGE /
+    SEQUENCE_COMPACTED when some of the history was pruned. Nothing is made, and the same call may be made again.
+    """
     GetServerInfo: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]
     """GetServerInfo says what the server is, what is docked, and which sizes it accepts."""
 
@@ -111,7 +132,9 @@ class AgentHostServicer:
 
     Rules for every RPC:
     - The scope comes from the caller's credentials; there is no scope field. A credential that may act for others names
-      the tenant in the metadata `turndock-scope`. An agent, session or run of another scope answers NOT_FOUND, exactly
+      the tenant in the metadata `turndock-scope`. Without valid credentials, where they are asked for: UNAUTHENTICATED;
+      without the role a call needs: PERMISSION_DENIED with `needed_role`; where the caller's scope takes up too much
+      already: RESOURCE_EXHAUSTED / SCOPE_LIMIT_EXCEEDED with `limit`, `max` and `current`. An agent, session or run of another scope answers NOT_FOUND, exactly
       like an unknown one.
     - An agent is addressed by its name, or by its session's id where the request has both; exactly one must be set.
     - Mutating calls carry `request_id`: the same id with the same request returns the stored answer, with another one
@@ -125,7 +148,8 @@ class AgentHostServicer:
 
         Effect: durable before it answers. Failure: ALREADY_EXISTS when the name is taken, and the agent that has it is
         untouched; FAILED_PRECONDITION / BACKEND_START_FAILED when the backend refuses, UNAVAILABLE / PLUGIN_UNAVAILABLE when
-        its plug-in does not answer (yet), and no agent exists; INVALID_ARGUMENT naming the field.
+        its plug-in does not answer (yet), and no agent exists; RESOURCE_EXHAUSTED / MAX_SESSIONS_EXCEEDED when the scope has
+        as many agents as it may; INVALID_ARGUMENT naming the field.
         """
     def GetAgent(
         self, request: turndock.agent.v1.agent_host_pb2.GetAgentRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.GetAgentRequest, turndock.agent.v1.agent_host_pb2.GetAgentResponse]
@@ -195,12 +219,15 @@ class AgentHostServicer:
         self, request: turndock.agent.v1.agent_host_pb2.InterruptRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.InterruptRequest, turndock.agent.v1.agent_host_pb2.InterruptResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.InterruptResponse]:
         """Interrupt kills the running turn: its outcome is `interrupted`. Not a halt: the next run begins. On an idle agent it
-        does nothing and answers IDLE.
+        does nothing and answers IDLE. With a `request_id` it leaves an event `turndock.interrupted` that says what it found:
+        a retry gets the same answer and kills no other turn.
         """
     def Unhalt(
         self, request: turndock.agent.v1.agent_host_pb2.UnhaltRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.UnhaltRequest, turndock.agent.v1.agent_host_pb2.UnhaltResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.UnhaltResponse]:
-        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing."""
+        """Unhalt thaws the mailbox. On an agent that is not halted it does nothing. With a `request_id` it leaves an event
+        `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
+        """
     def ResolveApproval(
         self, request: turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]:
@@ -215,7 +242,9 @@ class AgentHostServicer:
     def Touch(
         self, request: turndock.agent.v1.agent_host_pb2.TouchRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.TouchResponse]:
-        """Touch puts an agent's idle shutdown off."""
+        """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
+        remembered.
+        """
     def Watch(
         self, request: turndock.agent.v1.agent_host_pb2.WatchRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.WatchRequest, turndock.agent.v1.agent_host_pb2.WatchResponse]
     ) -> collections.abc.AsyncIterator[turndock.agent.v1.agent_host_pb2.WatchResponse] | collections.abc.Awaitable[None]:
@@ -235,7 +264,20 @@ class AgentHostServicer:
     def ForkSession(
         self, request: turndock.agent.v1.agent_host_pb2.ForkSessionRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.ForkSessionRequest, turndock.agent.v1.agent_host_pb2.ForkSessionResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.ForkSessionResponse]:
-        """ForkSession makes a session that shares its history with another up to a sequence number."""
+        """ForkSession makes a session that begins with another one's history up to a sequence number, and goes on by itself.
+
+        Effect: the new session's events 1 to `at_sequence` are the parent's, under the same numbers: only `id`, `session_id`,
+        `incarnation`, `stored_at_us` and the references of payloads that are artifacts are its own. The runs they speak of
+        come with them; one that had not ended there is CANCELLED with the reason `forked` in the new log. The history belongs
+        to the new session: what becomes of the parent does not matter to it. The parent is only read; it may be at work
+        meanwhile. What waits in its mailbox stays there. The new session is that of a stopped agent with the parent's
+        definition: StartAgent with its id continues it. The backend's session and the behavior's state come along if no turn
+        and no notification of the parent follows the place (and none is under way); else the backend starts anew,
+        `restored_backend` false.
+
+        Failure: NOT_FOUND for an unknown session, OUT_OF_RANGE / SEQUENCE_IN_FUTURE beyond the parent's head, OUT_OF_RANGE /
+        SEQUENCE_COMPACTED when some of the history was pruned. Nothing is made, and the same call may be made again.
+        """
     def GetServerInfo(
         self, request: turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.GetServerInfoRequest, turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.GetServerInfoResponse]:

@@ -211,7 +211,8 @@ class BackendServicer:
         """ResumeSession reattaches to a conversation after a restart of the host or of the backend. Optional: without it the
         host calls StartSession and says `restored_backend = false`.
 
-        Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
+        The session has no `data` when an agent begins with a snapshot alone: then the provider's name for the conversation
+        has to be enough. Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

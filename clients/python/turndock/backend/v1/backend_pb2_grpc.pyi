@@ -87,7 +87,8 @@ class BackendStub:
     """ResumeSession reattaches to a conversation after a restart of the host or of the backend. Optional: without it the
     host calls StartSession and says `restored_backend = false`.
 
-    Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
+    The session has no `data` when an agent begins with a snapshot alone: then the provider's name for the conversation
+    has to be enough. Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
     """
     TerminateSession: grpc.aio.UnaryUnaryMultiCallable[turndock.backend.v1.backend_pb2.TerminateSessionRequest, turndock.backend.v1.backend_pb2.TerminateSessionResponse]
     """TerminateSession releases what a session holds.
@@ -194,7 +195,8 @@ class BackendServicer:
         """ResumeSession reattaches to a conversation after a restart of the host or of the backend. Optional: without it the
         host calls StartSession and says `restored_backend = false`.
 
-        Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
+        The session has no `data` when an agent begins with a snapshot alone: then the provider's name for the conversation
+        has to be enough. Failure: NOT_FOUND means the conversation is gone; the host then calls StartSession.
         """
     def TerminateSession(
         self, request: turndock.backend.v1.backend_pb2.TerminateSessionRequest, context: grpc.aio.ServicerContext[turndock.backend.v1.backend_pb2.TerminateSessionRequest, turndock.backend.v1.backend_pb2.TerminateSessionResponse]

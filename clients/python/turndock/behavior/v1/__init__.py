@@ -22,11 +22,14 @@ from .behavior_pb2 import PostTurnRequest as PostTurnRequest
 from .behavior_pb2 import PostTurnResponse as PostTurnResponse
 from .behavior_pb2 import PreRunRequest as PreRunRequest
 from .behavior_pb2 import PreRunResponse as PreRunResponse
+from .behavior_pb2 import PreToolRequest as PreToolRequest
+from .behavior_pb2 import PreToolResponse as PreToolResponse
 from .behavior_pb2 import PreTurnRequest as PreTurnRequest
 from .behavior_pb2 import PreTurnResponse as PreTurnResponse
 from .behavior_pb2 import Proceed as Proceed
 from .behavior_pb2 import RequireApproval as RequireApproval
 from .behavior_pb2 import Rewrite as Rewrite
+from .behavior_pb2 import RewriteArguments as RewriteArguments
 from .behavior_pb2 import Skip as Skip
 from .behavior_pb2 import TerminateAgentRequest as TerminateAgentRequest
 from .behavior_pb2 import TerminateAgentResponse as TerminateAgentResponse
@@ -53,11 +56,14 @@ __all__ = [
     "PostTurnResponse",
     "PreRunRequest",
     "PreRunResponse",
+    "PreToolRequest",
+    "PreToolResponse",
     "PreTurnRequest",
     "PreTurnResponse",
     "Proceed",
     "RequireApproval",
     "Rewrite",
+    "RewriteArguments",
     "Skip",
     "TerminateAgentRequest",
     "TerminateAgentResponse",

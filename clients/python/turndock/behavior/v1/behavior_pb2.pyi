@@ -285,8 +285,11 @@ class HandleResponseResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -296,14 +299,20 @@ class HandleResponseResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleResponseResponse: _TypeAlias = HandleResponseResponse  # noqa: Y015
 
@@ -367,8 +376,11 @@ class HandleErrorResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -378,14 +390,20 @@ class HandleErrorResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleErrorResponse: _TypeAlias = HandleErrorResponse  # noqa: Y015
 
@@ -453,8 +471,11 @@ class HandleEventResponse(_message.Message):
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """What to do next."""
@@ -464,14 +485,20 @@ class HandleEventResponse(_message.Message):
         *,
         state_json: _builtins.str | None = ...,
         decision: Global___Decision | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "decision", b"decision", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "decision", b"decision", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___HandleEventResponse: _TypeAlias = HandleEventResponse  # noqa: Y015
 
@@ -775,13 +802,13 @@ Global___Rewrite: _TypeAlias = Rewrite  # noqa: Y015
 
 @_typing.final
 class Skip(_message.Message):
-    """Skip ends a run before its turn."""
+    """Skip ends a run before its turn, or leaves a tool call out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for the failure's message. Empty = not said."""
+    """Why, for the failure's message, and for the model in place of the tool's result. Empty = not said."""
     def __init__(
         self,
         *,
@@ -797,8 +824,9 @@ Global___Skip: _TypeAlias = Skip  # noqa: Y015
 
 @_typing.final
 class RequireApproval(_message.Message):
-    """RequireApproval lets a person decide whether a turn begins.
+    """RequireApproval lets a person decide whether a turn begins, or whether a tool runs.
 
+    Of a turn:
     The agent is AWAITING_APPROVAL meanwhile, and the watchdog rests. APPROVE: the backend gets the prompt. EDIT: it
     gets the `prompt` of the edited arguments. REJECT ends the run with `pre_turn_denied`, an expired request with
     `approval_expired`. PreTurn is not called again for the run.
@@ -809,10 +837,12 @@ class RequireApproval(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     prompt: _builtins.str
-    """What the backend gets when it is approved; unset = the prompt as it is."""
+    """What the backend gets when it is approved; unset = the prompt as it is. Not for tool calls."""
     @_builtins.property
     def request(self) -> _event_pb2.ToolApprovalRequested:
-        """The request. The host sets what is empty: `approval_id`, the digest, and `{"prompt": "…"}` as arguments."""
+        """The request. The host sets what is empty: `approval_id`, the digest, and `{"prompt": "…"}` as arguments. Of a tool
+        call only `allowed_decisions`, `expires_at_us` and `message` count; the call is as the backend described it.
+        """
 
     def __init__(
         self,
@@ -832,14 +862,16 @@ Global___RequireApproval: _TypeAlias = RequireApproval  # noqa: Y015
 
 @_typing.final
 class Deny(_message.Message):
-    """Deny ends a run before its turn because it is not allowed."""
+    """Deny refuses what is not allowed: it ends a run before its turn, or rejects a tool call. A POLICY_VIOLATION named by
+    the failure's reason is in the log.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FAILURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def failure(self) -> _types_pb2.Failure:
-        """Why. An empty reason is `pre_turn_denied`."""
+        """Why. An empty reason is `pre_turn_denied`, and `tool_denied` for a tool call."""
 
     def __init__(
         self,
@@ -853,6 +885,141 @@ class Deny(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Deny: _TypeAlias = Deny  # noqa: Y015
+
+@_typing.final
+class PreToolRequest(_message.Message):
+    """PreToolRequest carries a tool call that waits for leave."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    AGENT_NAME_FIELD_NUMBER: _builtins.int
+    STATE_JSON_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Retry token."""
+    session_id: _builtins.str
+    """The session the agent lives in."""
+    agent_name: _builtins.str
+    """Name of the agent."""
+    state_json: _builtins.str
+    """The state: canonical JSON."""
+    run_id: _builtins.str
+    """The run whose turn is under way."""
+    attempt: _builtins.int
+    """1 for the first try of the run."""
+    @_builtins.property
+    def scope(self) -> _types_pb2.Scope:
+        """The agent's partition."""
+
+    @_builtins.property
+    def call(self) -> _event_pb2.ToolApprovalRequested:
+        """The call, as the backend described it."""
+
+    def __init__(
+        self,
+        *,
+        scope: _types_pb2.Scope | None = ...,
+        request_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        agent_name: _builtins.str = ...,
+        state_json: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        call: _event_pb2.ToolApprovalRequested | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_name", b"agent_name", "attempt", b"attempt", "call", b"call", "request_id", b"request_id", "run_id", b"run_id", "scope", b"scope", "session_id", b"session_id", "state_json", b"state_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreToolRequest: _TypeAlias = PreToolRequest  # noqa: Y015
+
+@_typing.final
+class PreToolResponse(_message.Message):
+    """PreToolResponse says what becomes of a tool call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_JSON_FIELD_NUMBER: _builtins.int
+    PROCEED_FIELD_NUMBER: _builtins.int
+    REWRITE_FIELD_NUMBER: _builtins.int
+    SKIP_FIELD_NUMBER: _builtins.int
+    REQUIRE_APPROVAL_FIELD_NUMBER: _builtins.int
+    DENY_FIELD_NUMBER: _builtins.int
+    state_json: _builtins.str
+    """The state: canonical JSON. Unset = unchanged. It is kept whatever becomes of the call."""
+    @_builtins.property
+    def proceed(self) -> Global___Proceed:
+        """The tool runs."""
+
+    @_builtins.property
+    def rewrite(self) -> Global___RewriteArguments:
+        """The tool runs with other arguments."""
+
+    @_builtins.property
+    def skip(self) -> Global___Skip:
+        """The tool does not run."""
+
+    @_builtins.property
+    def require_approval(self) -> Global___RequireApproval:
+        """A person decides."""
+
+    @_builtins.property
+    def deny(self) -> Global___Deny:
+        """The tool must not run."""
+
+    def __init__(
+        self,
+        *,
+        state_json: _builtins.str | None = ...,
+        proceed: Global___Proceed | None = ...,
+        rewrite: Global___RewriteArguments | None = ...,
+        skip: Global___Skip | None = ...,
+        require_approval: Global___RequireApproval | None = ...,
+        deny: Global___Deny | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "answer", b"answer", "deny", b"deny", "proceed", b"proceed", "require_approval", b"require_approval", "rewrite", b"rewrite", "skip", b"skip", "state_json", b"state_json"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "answer", b"answer", "deny", b"deny", "proceed", b"proceed", "require_approval", b"require_approval", "rewrite", b"rewrite", "skip", b"skip", "state_json", b"state_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
+    _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["proceed", "rewrite", "skip", "require_approval", "deny"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___PreToolResponse: _TypeAlias = PreToolResponse  # noqa: Y015
+
+@_typing.final
+class RewriteArguments(_message.Message):
+    """RewriteArguments lets a tool run with other arguments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    arguments_json: _builtins.str
+    """What the tool gets: canonical JSON."""
+    def __init__(
+        self,
+        *,
+        arguments_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewriteArguments: _TypeAlias = RewriteArguments  # noqa: Y015
 
 @_typing.final
 class PostTurnRequest(_message.Message):
@@ -927,20 +1094,29 @@ class PostTurnResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_JSON_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
     state_json: _builtins.str
     """The state: canonical JSON. Unset = unchanged."""
+    title: _builtins.str
+    """The conversation's title from now on; unset = unchanged. At most 1 KiB of UTF-8 of it is kept."""
     def __init__(
         self,
         *,
         state_json: _builtins.str | None = ...,
+        title: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "state_json", b"state_json"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state_json", b"_state_json", "_title", b"_title", "state_json", b"state_json", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__state_json: _TypeAlias = _typing.Literal["state_json"]  # noqa: Y015
     _WhichOneofArgType__state_json: _TypeAlias = _typing.Literal["_state_json", b"_state_json"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_json) -> _WhichOneofReturnType__state_json | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
 
 Global___PostTurnResponse: _TypeAlias = PostTurnResponse  # noqa: Y015
 

@@ -44,9 +44,9 @@ class BehaviorStub:
     InitAgent and HandleResponse are required. Every other RPC is optional: UNIMPLEMENTED means "absent", is remembered
     by the host, and is never an error.
 
-    Order in a turn: PreTurn, then HandleStreamEvent as events come, then HandleResponse or HandleError, then PostTurn,
-    then HandleEvent for each notification that came meanwhile, then PostRun if the agent is halted now; only then is
-    the caller answered and the next turn begun.
+    Order in a turn: PreTurn, then HandleStreamEvent as events come and PreTool as tools are asked for, then
+    HandleResponse or HandleError, then PostTurn, then HandleEvent for each notification that came meanwhile, then PostRun
+    if the agent is halted now; only then is the caller answered and the next turn begun.
     """
 
     def __init__(self, channel):
@@ -90,6 +90,11 @@ class BehaviorStub:
                 request_serializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnRequest.SerializeToString,
                 response_deserializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnResponse.FromString,
                 _registered_method=True)
+        self.PreTool = channel.unary_unary(
+                '/turndock.behavior.v1.Behavior/PreTool',
+                request_serializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolRequest.SerializeToString,
+                response_deserializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolResponse.FromString,
+                _registered_method=True)
         self.PostTurn = channel.unary_unary(
                 '/turndock.behavior.v1.Behavior/PostTurn',
                 request_serializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PostTurnRequest.SerializeToString,
@@ -126,9 +131,9 @@ class BehaviorServicer:
     InitAgent and HandleResponse are required. Every other RPC is optional: UNIMPLEMENTED means "absent", is remembered
     by the host, and is never an error.
 
-    Order in a turn: PreTurn, then HandleStreamEvent as events come, then HandleResponse or HandleError, then PostTurn,
-    then HandleEvent for each notification that came meanwhile, then PostRun if the agent is halted now; only then is
-    the caller answered and the next turn begun.
+    Order in a turn: PreTurn, then HandleStreamEvent as events come and PreTool as tools are asked for, then
+    HandleResponse or HandleError, then PostTurn, then HandleEvent for each notification that came meanwhile, then PostRun
+    if the agent is halted now; only then is the caller answered and the next turn begun.
     """
 
     def InitAgent(self, request, context):
@@ -206,6 +211,20 @@ class BehaviorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PreTool(self, request, context):
+        """PreTool sees a tool call that the backend asks leave for, before the tool runs. Optional: without it a person is
+        asked each time.
+
+        Called once for each approval request of a turn, which stays open meanwhile. PROCEED and a rewrite are the
+        backend's leave, and nobody else is asked. SKIP and DENY are a rejection whose feedback is their reason: the backend
+        reports the call as failed and goes on with its turn. DENY leaves a POLICY_VIOLATION in the log besides. A backend
+        that runs tools without asking is not held up by any of this. Failure, and an answer with no member the host knows:
+        a person is asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PostTurn(self, request, context):
         """PostTurn sees a turn's outcome and the decision on it. Optional.
 
@@ -274,6 +293,11 @@ def add_BehaviorServicer_to_server(servicer, server):
                     request_deserializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnRequest.FromString,
                     response_serializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnResponse.SerializeToString,
             ),
+            'PreTool': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreTool,
+                    request_deserializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolRequest.FromString,
+                    response_serializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolResponse.SerializeToString,
+            ),
             'PostTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.PostTurn,
                     request_deserializer=turndock_dot_behavior_dot_v1_dot_behavior__pb2.PostTurnRequest.FromString,
@@ -316,9 +340,9 @@ class Behavior:
     InitAgent and HandleResponse are required. Every other RPC is optional: UNIMPLEMENTED means "absent", is remembered
     by the host, and is never an error.
 
-    Order in a turn: PreTurn, then HandleStreamEvent as events come, then HandleResponse or HandleError, then PostTurn,
-    then HandleEvent for each notification that came meanwhile, then PostRun if the agent is halted now; only then is
-    the caller answered and the next turn begun.
+    Order in a turn: PreTurn, then HandleStreamEvent as events come and PreTool as tools are asked for, then
+    HandleResponse or HandleError, then PostTurn, then HandleEvent for each notification that came meanwhile, then PostRun
+    if the agent is halted now; only then is the caller answered and the next turn begun.
     """
 
     @staticmethod
@@ -500,6 +524,33 @@ class Behavior:
             '/turndock.behavior.v1.Behavior/PreTurn',
             turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnRequest.SerializeToString,
             turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turndock.behavior.v1.Behavior/PreTool',
+            turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolRequest.SerializeToString,
+            turndock_dot_behavior_dot_v1_dot_behavior__pb2.PreToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,9 +27,9 @@ class BehaviorStub:
     InitAgent and HandleResponse are required. Every other RPC is optional: UNIMPLEMENTED means "absent", is remembered
     by the host, and is never an error.
 
-    Order in a turn: PreTurn, then HandleStreamEvent as events come, then HandleResponse or HandleError, then PostTurn,
-    then HandleEvent for each notification that came meanwhile, then PostRun if the agent is halted now; only then is
-    the caller answered and the next turn begun.
+    Order in a turn: PreTurn, then HandleStreamEvent as events come and PreTool as tools are asked for, then
+    HandleResponse or HandleError, then PostTurn, then HandleEvent for each notification that came meanwhile, then PostRun
+    if the agent is halted now; only then is the caller answered and the next turn begun.
     """
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
     InitAgent: grpc.aio.UnaryUnaryMultiCallable[turndock.behavior.v1.behavior_pb2.InitAgentRequest, turndock.behavior.v1.behavior_pb2.InitAgentResponse]
@@ -79,6 +79,16 @@ class BehaviorStub:
     PostTurn are not called, and the next run begins unless the agent is halted. An answer with no member the host
     knows ends it with `pre_turn_invalid`. Failure: as SKIP.
     """
+    PreTool: grpc.aio.UnaryUnaryMultiCallable[turndock.behavior.v1.behavior_pb2.PreToolRequest, turndock.behavior.v1.behavior_pb2.PreToolResponse]
+    """PreTool sees a tool call that the backend asks leave for, before the tool runs. Optional: without it a person is
+    asked each time.
+
+    Called once for each approval request of a turn, which stays open meanwhile. PROCEED and a rewrite are the
+    backend's leave, and nobody else is asked. SKIP and DENY are a rejection whose feedback is their reason: the backend
+    reports the call as failed and goes on with its turn. DENY leaves a POLICY_VIOLATION in the log besides. A backend
+    that runs tools without asking is not held up by any of this. Failure, and an answer with no member the host knows:
+    a person is asked.
+    """
     PostTurn: grpc.aio.UnaryUnaryMultiCallable[turndock.behavior.v1.behavior_pb2.PostTurnRequest, turndock.behavior.v1.behavior_pb2.PostTurnResponse]
     """PostTurn sees a turn's outcome and the decision on it. Optional.
 
@@ -117,9 +127,9 @@ class BehaviorServicer:
     InitAgent and HandleResponse are required. Every other RPC is optional: UNIMPLEMENTED means "absent", is remembered
     by the host, and is never an error.
 
-    Order in a turn: PreTurn, then HandleStreamEvent as events come, then HandleResponse or HandleError, then PostTurn,
-    then HandleEvent for each notification that came meanwhile, then PostRun if the agent is halted now; only then is
-    the caller answered and the next turn begun.
+    Order in a turn: PreTurn, then HandleStreamEvent as events come and PreTool as tools are asked for, then
+    HandleResponse or HandleError, then PostTurn, then HandleEvent for each notification that came meanwhile, then PostRun
+    if the agent is halted now; only then is the caller answered and the next turn begun.
     """
     def InitAgent(
         self, request: turndock.behavior.v1.behavior_pb2.InitAgentRequest, context: grpc.aio.ServicerContext[turndock.behavior.v1.behavior_pb2.InitAgentRequest, turndock.behavior.v1.behavior_pb2.InitAgentResponse]
@@ -181,6 +191,18 @@ class BehaviorServicer:
         An answer other than PROCEED, REWRITE and an approval that is granted ends the run: the backend, HandleError and
         PostTurn are not called, and the next run begins unless the agent is halted. An answer with no member the host
         knows ends it with `pre_turn_invalid`. Failure: as SKIP.
+        """
+    def PreTool(
+        self, request: turndock.behavior.v1.behavior_pb2.PreToolRequest, context: grpc.aio.ServicerContext[turndock.behavior.v1.behavior_pb2.PreToolRequest, turndock.behavior.v1.behavior_pb2.PreToolResponse]
+    ) -> collections.abc.Awaitable[turndock.behavior.v1.behavior_pb2.PreToolResponse]:
+        """PreTool sees a tool call that the backend asks leave for, before the tool runs. Optional: without it a person is
+        asked each time.
+
+        Called once for each approval request of a turn, which stays open meanwhile. PROCEED and a rewrite are the
+        backend's leave, and nobody else is asked. SKIP and DENY are a rejection whose feedback is their reason: the backend
+        reports the call as failed and goes on with its turn. DENY leaves a POLICY_VIOLATION in the log besides. A backend
+        that runs tools without asking is not held up by any of this. Failure, and an answer with no member the host knows:
+        a person is asked.
         """
     def PostTurn(
         self, request: turndock.behavior.v1.behavior_pb2.PostTurnRequest, context: grpc.aio.ServicerContext[turndock.behavior.v1.behavior_pb2.PostTurnRequest, turndock.behavior.v1.behavior_pb2.PostTurnResponse]

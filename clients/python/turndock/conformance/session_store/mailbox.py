@@ -54,6 +54,49 @@ async def runs_wait_in_the_order_they_came(fixture: Fixture) -> None:
 
 
 @SUITE.case("EnqueueRun", needs=(MAILBOX,))
+async def all_mailboxes_of_a_scope_may_be_bounded_together(fixture: Fixture) -> None:
+    """max_scope_count and max_scope_bytes bound what waits in a scope; what starts at once is let in."""
+    for number in range(1, 4):
+        session_id = f"ses_{number}"
+        await fixture.save(fixture.session(session_id))
+        await fixture.save_run(fixture.run(f"turn{number}", session_id=session_id, status=RUNNING))
+    await fixture.save(fixture.session("ses_idle"))
+
+    def enqueue(run_id: str, session_id: str, prompt: str = "x", **bounds: int) -> Awaitable[Any]:
+        run = fixture.run(run_id, session_id=session_id, prompt=prompt)
+        return fixture.enqueue(run, limits=MailboxLimits(max_count=9, max_bytes=MIB, **bounds))
+
+    await enqueue("a", "ses_1", max_scope_count=2)
+    await enqueue("b", "ses_2", "123", max_scope_count=2)
+    error = await refused(
+        enqueue("c", "ses_3", max_scope_count=2), "MAX_RUNS_EXCEEDED", "Two runs wait in the scope."
+    )
+    facts = {key: error.metadata.get(key) for key in ("queue", "limit", "max", "current")}
+    equal(
+        facts,
+        {"queue": "prompts", "limit": "scope_count", "max": "2", "current": "2"},
+        "The figures say what is full.",
+    )
+    error = await refused(
+        enqueue("c", "ses_3", "12345", max_scope_bytes=8), "MAX_RUNS_EXCEEDED", "4 bytes wait, 5 came."
+    )
+    facts = {key: error.metadata.get(key) for key in ("limit", "max", "current", "incoming_bytes")}
+    equal(
+        facts,
+        {"limit": "scope_bytes", "max": "8", "current": "4", "incoming_bytes": "5"},
+        "The figures say what is full.",
+    )
+    equal(await fixture.run_ids("ses_3", statuses=[PENDING]), [], "A refused run is not stored.")
+    await enqueue("d", "ses_idle", "12345", max_scope_count=0, max_scope_bytes=0)
+    await enqueue("e", "ses_3", "12345")
+    answers = await together(
+        enqueue(f"r{number}", f"ses_{number % 3 + 1}", max_scope_count=7) for number in range(12)
+    )
+    stored = [answer for answer in answers if isinstance(answer, EnqueueRunResponse)]
+    equal(len(stored), 3, "At the same time exactly as many are let in as there is room for.")
+
+
+@SUITE.case("EnqueueRun", needs=(MAILBOX,))
 async def a_run_can_go_to_the_front(fixture: Fixture) -> None:
     """With `front` a run goes before all that wait; the later of two such runs is first."""
     await busy(fixture)

@@ -37,7 +37,8 @@ class AgentPersistenceStub:
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their
     conversation.
     - A write that carries a `fence` below the highest epoch seen for the conversation is FAILED_PRECONDITION / FENCED.
-    A store that keeps no epochs may ignore it.
+    A store that keeps no epochs may ignore it. One that knows the owners of sessions also refuses a write without a
+    fence while the conversation's claim is live, as SessionStore does.
     - A call answers its own caller with its error. The host, when it saves for an agent, logs and counts a failure
     (`persistence_failures`), also a raised one and one that took too long, and the turn is not changed by it.
 
@@ -81,7 +82,8 @@ class AgentPersistenceServicer:
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their
     conversation.
     - A write that carries a `fence` below the highest epoch seen for the conversation is FAILED_PRECONDITION / FENCED.
-    A store that keeps no epochs may ignore it.
+    A store that keeps no epochs may ignore it. One that knows the owners of sessions also refuses a write without a
+    fence while the conversation's claim is live, as SessionStore does.
     - A call answers its own caller with its error. The host, when it saves for an agent, logs and counts a failure
     (`persistence_failures`), also a raised one and one that took too long, and the turn is not changed by it.
 
@@ -102,8 +104,9 @@ class AgentPersistenceServicer:
         """LoadState reads the snapshot stored last, as it was stored: a version the store does not know is passed on
         unchanged.
 
-        NOT_FOUND / NOT_FOUND means there is none, and the agent begins fresh; so does one whose snapshot has no state or
-        cannot be decoded, with a warning. Any other status means that nobody knows: StartAgent then fails with it rather
+        NOT_FOUND / NOT_FOUND means there is none, and the agent begins with what its session's record has of an earlier
+        life, or fresh; so does one whose snapshot has no state or cannot be decoded, with a warning, and one whose
+        snapshot is older than the record. Any other status means that nobody knows: StartAgent then fails with it rather
         than begin fresh.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -157,7 +160,8 @@ class AgentPersistence:
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as their
     conversation.
     - A write that carries a `fence` below the highest epoch seen for the conversation is FAILED_PRECONDITION / FENCED.
-    A store that keeps no epochs may ignore it.
+    A store that keeps no epochs may ignore it. One that knows the owners of sessions also refuses a write without a
+    fence while the conversation's claim is live, as SessionStore does.
     - A call answers its own caller with its error. The host, when it saves for an agent, logs and counts a failure
     (`persistence_failures`), also a raised one and one that took too long, and the turn is not changed by it.
 

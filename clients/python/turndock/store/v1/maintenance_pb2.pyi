@@ -185,11 +185,13 @@ class RetentionPolicy(_message.Message):
     """Store events in `archive_store` before they are pruned. Each transaction's events become one artifact for each
     session, without a session of its own, with the key `archive/<session_id>/<incarnation>/<first>-<last number>`
     and the media type `application/vnd.turndock.events`: Event messages as stored, each preceded by its length as a
-    protobuf varint. Hard deletion does not archive.
+    protobuf varint. An artifact that is there is not replaced: if it holds something else, the events become two.
+    When they cannot be stored, nothing more is pruned. Hard deletion does not archive.
     """
     archive_store: _builtins.str
-    """Name of the ArtifactStore to archive in, as the server's configuration has it; required with
-    `archive_before_prune`. An unknown name is INVALID_ARGUMENT / VALIDATION_ERROR.
+    """Name of the ArtifactStore to archive in, as the server's configuration has it: `artifacts` is the server's own,
+    otherwise the name of a plug-in that is one. Required with `archive_before_prune`. An unknown name is
+    INVALID_ARGUMENT / VALIDATION_ERROR.
     """
     batch_size: _builtins.int
     """Most rows in one transaction; default 100, at least 1, at most 10,000."""
@@ -486,7 +488,7 @@ class PruneSessionEventsResponse(_message.Message):
     """The log's floor now: numbers up to and including this one have been subject to pruning."""
     @_builtins.property
     def archive_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Keys of the artifacts the archive was stored in."""
+        """The first 1,000 keys of the artifacts the archive was stored in."""
 
     def __init__(
         self,
@@ -769,7 +771,9 @@ Global___HealthCheckRequest: _TypeAlias = HealthCheckRequest  # noqa: Y015
 
 @_typing.final
 class HealthCheckResponse(_message.Message):
-    """HealthCheckResponse is a page of issues, ordered by kind, then by session."""
+    """HealthCheckResponse is a page of issues, ordered by kind, then by session. A session exists if it was saved; one that
+    has only a log or runs does not.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

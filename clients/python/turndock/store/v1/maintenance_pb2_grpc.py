@@ -31,19 +31,21 @@ class MaintenanceStub:
     Rules for every RPC:
     - `scope` selects the partition; what lies in another one is left alone.
     - The policy is checked as a whole before anything is done: INVALID_ARGUMENT / VALIDATION_ERROR naming the field.
-    - With `dry_run` nothing is changed and the answer says what would have been, each step by the data as it is now.
+    - With `dry_run` nothing is changed and the answer says what would have been: the figures of a call in earnest, as
+    long as nobody else changes anything meanwhile.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and does
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as the store. A dry
     run ignores it.
-    - Work is done in transactions of at most `batch_size` rows, but a session is always hard-deleted in one. A
-    deadline or a failure ends a call between two of them: what was done stays done, and the next call goes on from
-    there.
+    - Work is done in transactions of at most `batch_size` rows. A session is hard-deleted in one, whatever its size: the
+    rows of a large one follow in further ones, in which nobody can see them any more. A deadline or a failure ends a
+    call between two transactions: what was done stays done, and the next call goes on from there.
     - Writers are not held up for longer than one such transaction. No call needs a fence.
 
-    What is always kept: a session whose agent has not stopped is neither soft-deleted nor hard-deleted; these events
-    are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT,
-    ERROR_OCCURRED, any event of a run that has not reached its terminal status, and a notification whose effect is not
-    stored yet.
+    What is always kept: a session whose agent has not stopped, that somebody has claimed, or that has a run which is
+    PENDING or RUNNING or waits for a decision is neither soft-deleted nor hard-deleted, and that is looked at once more
+    in the transaction that would do it; these events are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED,
+    RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT, ERROR_OCCURRED, any event of such a run, and a notification whose effect is
+    not stored yet.
     """
 
     def __init__(self, channel):
@@ -90,19 +92,21 @@ class MaintenanceServicer:
     Rules for every RPC:
     - `scope` selects the partition; what lies in another one is left alone.
     - The policy is checked as a whole before anything is done: INVALID_ARGUMENT / VALIDATION_ERROR naming the field.
-    - With `dry_run` nothing is changed and the answer says what would have been, each step by the data as it is now.
+    - With `dry_run` nothing is changed and the answer says what would have been: the figures of a call in earnest, as
+    long as nobody else changes anything meanwhile.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and does
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as the store. A dry
     run ignores it.
-    - Work is done in transactions of at most `batch_size` rows, but a session is always hard-deleted in one. A
-    deadline or a failure ends a call between two of them: what was done stays done, and the next call goes on from
-    there.
+    - Work is done in transactions of at most `batch_size` rows. A session is hard-deleted in one, whatever its size: the
+    rows of a large one follow in further ones, in which nobody can see them any more. A deadline or a failure ends a
+    call between two transactions: what was done stays done, and the next call goes on from there.
     - Writers are not held up for longer than one such transaction. No call needs a fence.
 
-    What is always kept: a session whose agent has not stopped is neither soft-deleted nor hard-deleted; these events
-    are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT,
-    ERROR_OCCURRED, any event of a run that has not reached its terminal status, and a notification whose effect is not
-    stored yet.
+    What is always kept: a session whose agent has not stopped, that somebody has claimed, or that has a run which is
+    PENDING or RUNNING or waits for a decision is neither soft-deleted nor hard-deleted, and that is looked at once more
+    in the transaction that would do it; these events are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED,
+    RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT, ERROR_OCCURRED, any event of such a run, and a notification whose effect is
+    not stored yet.
     """
 
     def Execute(self, request, context):
@@ -145,7 +149,8 @@ class MaintenanceServicer:
         SessionStore.DeleteSession does: runs, events, mailbox, artifact rows and counter with it, a tombstone stays.
 
         Failure: STORAGE_ERROR naming the first session that could not be deleted (metadata `session_id`) and how many
-        were before it (`sessions_hard_deleted`). Of that session nothing is deleted.
+        were before it (`sessions_hard_deleted`). Of that session nothing is deleted; if it was its artifact store that
+        failed, only the artifact rows are left, and CleanOrphanedArtifacts removes them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,19 +219,21 @@ class Maintenance:
     Rules for every RPC:
     - `scope` selects the partition; what lies in another one is left alone.
     - The policy is checked as a whole before anything is done: INVALID_ARGUMENT / VALIDATION_ERROR naming the field.
-    - With `dry_run` nothing is changed and the answer says what would have been, each step by the data as it is now.
+    - With `dry_run` nothing is changed and the answer says what would have been: the figures of a call in earnest, as
+    long as nobody else changes anything meanwhile.
     - Mutating calls may carry `request_id`. The same id with the same request returns the stored answer and does
     nothing; with another request it is ALREADY_EXISTS / IDEMPOTENCY_CONFLICT. Ids live as long as the store. A dry
     run ignores it.
-    - Work is done in transactions of at most `batch_size` rows, but a session is always hard-deleted in one. A
-    deadline or a failure ends a call between two of them: what was done stays done, and the next call goes on from
-    there.
+    - Work is done in transactions of at most `batch_size` rows. A session is hard-deleted in one, whatever its size: the
+    rows of a large one follow in further ones, in which nobody can see them any more. A deadline or a failure ends a
+    call between two transactions: what was done stays done, and the next call goes on from there.
     - Writers are not held up for longer than one such transaction. No call needs a fence.
 
-    What is always kept: a session whose agent has not stopped is neither soft-deleted nor hard-deleted; these events
-    are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT,
-    ERROR_OCCURRED, any event of a run that has not reached its terminal status, and a notification whose effect is not
-    stored yet.
+    What is always kept: a session whose agent has not stopped, that somebody has claimed, or that has a run which is
+    PENDING or RUNNING or waits for a decision is neither soft-deleted nor hard-deleted, and that is looked at once more
+    in the transaction that would do it; these events are never pruned: SESSION_CREATED, RUN_STARTED, RUN_COMPLETED,
+    RUN_FAILED, RUN_CANCELLED, RUN_TIMEOUT, ERROR_OCCURRED, any event of such a run, and a notification whose effect is
+    not stored yet.
     """
 
     @staticmethod

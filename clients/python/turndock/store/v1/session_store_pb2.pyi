@@ -1102,21 +1102,38 @@ class MailboxLimits(_message.Message):
 
     MAX_COUNT_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_SCOPE_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_SCOPE_BYTES_FIELD_NUMBER: _builtins.int
     max_count: _builtins.int
     """Most PENDING runs. An idle, not halted session's next run does not count, so that 0 still lets one run."""
     max_bytes: _builtins.int
     """Most bytes of prompts of PENDING runs."""
+    max_scope_count: _builtins.int
+    """Most PENDING runs in all mailboxes of the scope together; unset = no bound. The next run of an idle, not halted
+    session is let in whatever waits elsewhere.
+    """
+    max_scope_bytes: _builtins.int
+    """Most bytes of their prompts; unset = no bound."""
     def __init__(
         self,
         *,
         max_count: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        max_scope_count: _builtins.int | None = ...,
+        max_scope_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_scope_bytes", b"_max_scope_bytes", "_max_scope_count", b"_max_scope_count", "max_scope_bytes", b"max_scope_bytes", "max_scope_count", b"max_scope_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_count", b"max_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_scope_bytes", b"_max_scope_bytes", "_max_scope_count", b"_max_scope_count", "max_bytes", b"max_bytes", "max_count", b"max_count", "max_scope_bytes", b"max_scope_bytes", "max_scope_count", b"max_scope_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_scope_bytes: _TypeAlias = _typing.Literal["max_scope_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_scope_bytes: _TypeAlias = _typing.Literal["_max_scope_bytes", b"_max_scope_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__max_scope_count: _TypeAlias = _typing.Literal["max_scope_count"]  # noqa: Y015
+    _WhichOneofArgType__max_scope_count: _TypeAlias = _typing.Literal["_max_scope_count", b"_max_scope_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_scope_bytes) -> _WhichOneofReturnType__max_scope_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_scope_count) -> _WhichOneofReturnType__max_scope_count | None: ...
 
 Global___MailboxLimits: _TypeAlias = MailboxLimits  # noqa: Y015
 

@@ -203,9 +203,9 @@ class SessionStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens in one transaction.
-        A tombstone keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing
-        session is OK.
+        """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens. It is gone for
+        everybody in one transaction, or nothing of it is; a store may free the room of a large one by and by. A tombstone
+        keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing session is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

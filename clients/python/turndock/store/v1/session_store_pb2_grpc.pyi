@@ -36,9 +36,9 @@ class SessionStoreStub:
     ListSessions: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ListSessionsRequest, turndock.store.v1.session_store_pb2.ListSessionsResponse]
     """ListSessions reads sessions that match all filters, newest change first, then by id. No match is an empty list."""
     DeleteSession: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.DeleteSessionRequest, turndock.store.v1.session_store_pb2.DeleteSessionResponse]
-    """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens in one transaction.
-    A tombstone keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing
-    session is OK.
+    """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens. It is gone for
+    everybody in one transaction, or nothing of it is; a store may free the room of a large one by and by. A tombstone
+    keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing session is OK.
     """
     SaveRun: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.SaveRunRequest, turndock.store.v1.session_store_pb2.SaveRunResponse]
     """SaveRun inserts the run or replaces every field but id, session_id and created_at. With `expected_status` it is a
@@ -157,9 +157,9 @@ class SessionStoreServicer:
     def DeleteSession(
         self, request: turndock.store.v1.session_store_pb2.DeleteSessionRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.DeleteSessionRequest, turndock.store.v1.session_store_pb2.DeleteSessionResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.DeleteSessionResponse]:
-        """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens in one transaction.
-        A tombstone keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing
-        session is OK.
+        """DeleteSession removes a session with its runs, events, mailbox, artifact rows and retry tokens. It is gone for
+        everybody in one transaction, or nothing of it is; a store may free the room of a large one by and by. A tombstone
+        keeps the incarnation from coming back. Artifact bytes stay unless asked for. Idempotent: a missing session is OK.
         """
     def SaveRun(
         self, request: turndock.store.v1.session_store_pb2.SaveRunRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.SaveRunRequest, turndock.store.v1.session_store_pb2.SaveRunResponse]

@@ -525,6 +525,10 @@ class AgentRecord(_message.Message):
     STOP_REQUEST_ID_FIELD_NUMBER: _builtins.int
     TURN_TIME_US_FIELD_NUMBER: _builtins.int
     PARKED_FIELD_NUMBER: _builtins.int
+    LAST_RUN_ID_FIELD_NUMBER: _builtins.int
+    START_RESTORED_FIELD_NUMBER: _builtins.int
+    START_RESTORED_BACKEND_FIELD_NUMBER: _builtins.int
+    UNHALTED_SEQUENCE_FIELD_NUMBER: _builtins.int
     stopped: _builtins.bool
     """Whether the agent was stopped. A stopped agent's session can be continued by StartAgent with its session id."""
     halted: _builtins.bool
@@ -551,6 +555,14 @@ class AgentRecord(_message.Message):
     """`request_id` of the StopAgent that ended the agent."""
     turn_time_us: _builtins.int
     """Wall time of all turns so far, in microseconds. Waiting for a human decision does not count."""
+    last_run_id: _builtins.str
+    """The last run that ended by its turn's end; empty = none has."""
+    start_restored: _builtins.bool
+    """Whether the StartAgent that made the agent loaded saved state: what it answered, for a retry."""
+    start_restored_backend: _builtins.bool
+    """Whether it reattached the backend's own conversation: what it answered, for a retry."""
+    unhalted_sequence: _builtins.int
+    """Sequence number of the last `turndock.unhalted` event whose effect is stored."""
     @_builtins.property
     def definition(self) -> Global___AgentDefinition:
         """What the agent is."""
@@ -587,10 +599,14 @@ class AgentRecord(_message.Message):
         stop_request_id: _builtins.str = ...,
         turn_time_us: _builtins.int = ...,
         parked: Global___ParkedTurn | None = ...,
+        last_run_id: _builtins.str = ...,
+        start_restored: _builtins.bool = ...,
+        start_restored_backend: _builtins.bool = ...,
+        unhalted_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "parked", b"parked", "total_usage", b"total_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "notified_sequence", b"notified_sequence", "parked", b"parked", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "last_run_id", b"last_run_id", "notified_sequence", b"notified_sequence", "parked", b"parked", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "start_restored", b"start_restored", "start_restored_backend", b"start_restored_backend", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -617,6 +633,7 @@ class Session(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    FORKED_AT_SEQUENCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identifies the session within its scope; 1 to 128 bytes."""
     agent_id: _builtins.str
@@ -641,6 +658,8 @@ class Session(_message.Message):
     """Highest sequence number ever assigned in its log. Set by the store, never lowered, not even by pruning."""
     incarnation: _builtins.str
     """Random name of this life of the session: another after it was deleted and made again. Set by the store."""
+    forked_at_sequence: _builtins.int
+    """The last number whose event was taken over from `parent_session_id` when this session was forked from it."""
     @_builtins.property
     def scope(self) -> _types_pb2.Scope:
         """The partition. Set by the store from the request; what a writer puts here is ignored."""
@@ -671,10 +690,11 @@ class Session(_message.Message):
         last_sequence: _builtins.int = ...,
         incarnation: _builtins.str = ...,
         agent: Global___AgentRecord | None = ...,
+        forked_at_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "deleted_at_us", b"deleted_at_us", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "agent_id", b"agent_id", "context_json", b"context_json", "created_at_us", b"created_at_us", "deleted_at_us", b"deleted_at_us", "id", b"id", "incarnation", b"incarnation", "interrupted", b"interrupted", "last_sequence", b"last_sequence", "metadata_json", b"metadata_json", "parent_session_id", b"parent_session_id", "scope", b"scope", "status", b"status", "tags", b"tags", "updated_at_us", b"updated_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us", "agent", b"agent", "agent_id", b"agent_id", "context_json", b"context_json", "created_at_us", b"created_at_us", "deleted_at_us", b"deleted_at_us", "forked_at_sequence", b"forked_at_sequence", "id", b"id", "incarnation", b"incarnation", "interrupted", b"interrupted", "last_sequence", b"last_sequence", "metadata_json", b"metadata_json", "parent_session_id", b"parent_session_id", "scope", b"scope", "status", b"status", "tags", b"tags", "updated_at_us", b"updated_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deleted_at_us: _TypeAlias = _typing.Literal["deleted_at_us"]  # noqa: Y015
     _WhichOneofArgType__deleted_at_us: _TypeAlias = _typing.Literal["_deleted_at_us", b"_deleted_at_us"]  # noqa: Y015

@@ -12,7 +12,15 @@ from sqlalchemy import Connection, insert, inspect, select
 
 from turndock.errors import TurndockError
 from turndock_server.stores import checks
-from turndock_server.stores.sql.schema import REVISIONS, UNSCOPED_KEY, alembic_version, metadata, scopes
+from turndock_server.stores.sql.schema import (
+    GRAVEYARD,
+    GRAVEYARD_KEY,
+    REVISIONS,
+    UNSCOPED_KEY,
+    alembic_version,
+    metadata,
+    scopes,
+)
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -55,7 +63,8 @@ def bring_up_to_date(connection: Connection) -> None:
     else:
         metadata.create_all(connection)
         connection.execute(insert(alembic_version).values(version_num=REVISIONS[-1]))
-        connection.execute(insert(scopes).values(key=UNSCOPED_KEY, tenant=checks.UNSCOPED))
+        partitions = ((UNSCOPED_KEY, checks.UNSCOPED), (GRAVEYARD_KEY, GRAVEYARD))
+        connection.execute(insert(scopes), [{"key": key, "tenant": tenant} for key, tenant in partitions])
 
 
 def _upgrade(connection: Connection) -> None:

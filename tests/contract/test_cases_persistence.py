@@ -1,0 +1,682 @@
+"""P: snapshots at the points of an agent's life where that matters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.docking import Mode
+from support.harness import WAIT_S, Harness, StoreName, harnessed, refused, types
+from support.parts import Part, ckpt_or_on, crash, error, event, gate, result, text
+from support.scripted_agent import NOREPLY, ScriptedAgent, chain
+from support.snapshots import UNAVAILABLE, RecordingSnapshots
+from turndock import events, jsontext, wire
+from turndock.agent.v1 import AskRequest, StartAgentRequest, TouchRequest
+from turndock.behavior.v1 import (
+    HandleEventRequest,
+    HandleEventResponse,
+    HandleResponseRequest,
+    HandleResponseResponse,
+)
+from turndock.errors import Code
+from turndock.store.v1 import (
+    DeleteSessionRequest,
+    GetSessionRequest,
+    Lifecycle,
+    ListSessionsRequest,
+    LoadStateRequest,
+    PersistStateRequest,
+    SaveSessionRequest,
+    Snapshot,
+)
+from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Session, SessionStatus
+from turndock_server.core.feed import AgentKey
+from turndock_server.core.transcript import AGENT_SHUTDOWN
+
+SETUPS: tuple[tuple[StoreName, Mode], ...] = (
+    ("memory", "in_process"),
+    ("sqlite", "in_process"),
+    ("sqlite", "multiplexed"),
+)
+FRESH: dict[str, list[str]] = {"responses": [], "errors": [], "events": [], "seen": []}
+
+
+@pytest.fixture
+def snapshots() -> RecordingSnapshots:
+    return RecordingSnapshots()
+
+
+@pytest.fixture(params=SETUPS, ids="-".join)
+async def host(
+    request: pytest.FixtureRequest, tmp_path: Path, snapshots: RecordingSnapshots
+) -> AsyncIterator[Harness]:
+    """A host in every setup, with what is docked, persistence included, in this process or behind gRPC."""
+    store, mode = request.param
+    async with harnessed(store, mode, tmp_path, snapshots=snapshots) as harness:
+        yield harness
+
+
+def titled(title: str) -> Part:
+    """A backend's event that gives the conversation a title."""
+    return event(
+        type="EVENT_TYPE_CUSTOM",
+        custom={"name": events.TITLE, "dataJson": jsontext.canonical({"title": title})},
+    )
+
+
+def saved_state(snapshots: RecordingSnapshots, place: int = -1) -> dict[str, Any]:
+    return jsontext.parse_object(snapshots.saves[place].snapshot.state_json, "state_json")
+
+
+# --- A turn's end ----------------------------------------------------------------------------------------------------
+
+
+async def test_P_01_a_turn_that_succeeds_is_saved_once_before_the_agent_is_idle(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    started = await host.start([text("hel"), result("hello", sid="thread-1")])
+    phases: list[AgentPhase.ValueType] = []
+
+    def look(_: object) -> None:
+        agent = host.served.host.roster.get(AgentKey(None, started.agent.session_id))
+        phases.append(agent.status().phase if agent is not None else AgentPhase.AGENT_PHASE_UNSPECIFIED)
+
+    snapshots.on_write = look
+    assert (await host.ask("hi")).response.text == "hello"
+    assert snapshots.story == ["on_completion"]
+    assert phases == [AgentPhase.AGENT_PHASE_PROCESSING]
+    (save,) = snapshots.saves
+    assert (save.agent_id, save.conversation_id) == ("a1", started.agent.session_id)
+    assert not save.HasField("scope"), "the agent was started without one"
+    assert save.fence.epoch > 0
+    assert saved_state(snapshots)["responses"] == ["hello"]
+    log = await host.log()
+    snapshot = save.snapshot
+    assert (snapshot.version, snapshot.interrupted, snapshot.halted) == (1, False, False)
+    assert snapshot.provider_session_id == "thread-1"
+    assert (snapshot.last_sequence, snapshot.incarnation) == (log[-1].sequence, log[-1].incarnation)
+    assert snapshot.run_id == log[-1].run_id
+    assert snapshot.serialized_at_us > 0
+
+
+async def test_P_01_the_scope_is_the_one_of_the_start(host: Harness, snapshots: RecordingSnapshots) -> None:
+    definition = AgentDefinition(
+        agent_name="a1",
+        backend="scripted",
+        backend_config_json=jsontext.canonical({"scripts": [[result("x")]]}),
+    )
+    red = ((wire.SCOPE, wire.encode_tenant("red")),)
+    with wire.translated():
+        await host.served.stub.StartAgent(StartAgentRequest(definition=definition), metadata=red)
+        await host.served.stub.Ask(AskRequest(agent_name="a1", prompt="hi"), metadata=red)
+    (save,) = snapshots.saves
+    assert (save.scope.tenant, save.scope.opaque) == ("red", b"")
+    assert save.snapshot.state_json == "{}", "an agent without a behavior has no state"
+    assert b"red" not in save.snapshot.SerializeToString()
+
+
+async def test_P_02_every_turn_is_saved_and_the_flag_is_not_touched(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([result("a")], [result("b")])
+    for prompt in ("a", "b"):
+        await host.ask(prompt)
+    assert snapshots.story == ["on_completion", "on_completion"]
+    assert saved_state(snapshots)["responses"] == ["a", "b"]
+
+
+async def test_a_chained_turn_is_saved_too(host: Harness, snapshots: RecordingSnapshots) -> None:
+    host.agent.responses["a"] = chain("more")
+    await host.start([result("a")], [result("b")])
+    await host.ask("a")
+    await host.until_idle()
+    assert [saved_state(snapshots, place)["responses"] for place in (0, 1)] == [["a"], ["a", "b"]]
+    assert snapshots.saves[1].snapshot.run_id.endswith("/chain/1")
+
+
+async def test_a_turn_that_does_not_take_place_is_no_point(
+    snapshots: RecordingSnapshots, tmp_path: Path
+) -> None:
+    async with harnessed("memory", "in_process", tmp_path, snapshots=snapshots) as host:
+        await host.start([result("a")], limits=AgentLimits(max_turns=1))
+        await host.ask("a")
+        assert (await host.ask("b")).failure.reason == "budget_exceeded"
+        assert snapshots.story == ["on_completion"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ([text("a"), error("overloaded")], "overloaded"),
+        ([text("a"), crash()], "task_crashed"),
+        ([text("a")], "no_terminal_event"),
+        ([text("a"), gate("never")], "timeout"),
+    ],
+    ids=["error", "crash", "no-terminal", "watchdog"],
+)
+async def test_P_09_a_turn_that_fails_in_whatever_way_is_saved(
+    host: Harness, snapshots: RecordingSnapshots, script: list[Part], reason: str
+) -> None:
+    await host.start(script, [result("b")], limits=AgentLimits(watchdog_ms=200))
+    failure = (await host.ask("a")).failure
+    assert failure.reason == (
+        reason if host.mode == "in_process" or reason != "task_crashed" else failure.reason
+    )
+    assert snapshots.story == ["on_error"]
+    assert saved_state(snapshots)["errors"] == [failure.reason]
+    assert (await host.ask("b")).response.text == "b", "the next prompt is accepted at once"
+    assert snapshots.story == ["on_error", "on_completion"]
+
+
+async def test_P_09_an_interrupted_turn_is_saved_with_all_that_came_before(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([text("a"), text("b"), gate("held")], [result("next")])
+    asking = host.asking("hi")
+    await host.backend.entered("held")
+    waiting = host.asking("next")
+    await host.until(lambda status: status.queued == 1)
+    await host.interrupt()
+    assert (await asking).failure.reason == "interrupted"
+    assert (await waiting).response.text == "next"
+    assert snapshots.story == ["on_cancel", "on_completion"]
+    state = saved_state(snapshots, 0)
+    assert state["errors"] == ["interrupted"]
+    assert state["seen"].count("text") == 2
+    assert snapshots.saves[0].snapshot.interrupted is False
+
+
+async def test_B_13_a_refused_checkpoint_is_one_save_with_the_first_id(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([ckpt_or_on("first"), ckpt_or_on("second"), result("ok", sid="lost")])
+    assert (await host.ask("a")).failure.reason == "conflicting_session_id"
+    assert snapshots.story == ["on_error"], "a checkpoint is no point of its own"
+    assert snapshots.saves[0].snapshot.provider_session_id == "first"
+
+
+async def test_PF_B13_a_caller_that_goes_cancels_nothing(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([text("a"), gate("held"), result("ok")])
+    asking = host.asking("hi")
+    await host.backend.entered("held")
+    asking.cancel()
+    await asyncio.wait((asking,))
+    host.backend.release("held")
+    await host.until_idle()
+    assert snapshots.story == ["on_completion"]
+
+
+async def test_PF_E03_a_partial_answer_is_saved_on_error_and_a_cut_one_with_its_reason(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    started = await host.start(
+        [text("x" * 2048), crash()], [text("cut"), result(None, stop_reason="length")], [result("c")]
+    )
+    assert (await host.ask("a", request_id="r1")).HasField("failure")
+    assert (await host.ask("b", request_id="r2")).response.stop_reason == "length"
+    assert snapshots.story == ["on_error", "on_completion"]
+    await host.stop()
+    again = await host.start([result("c")], session_id=started.agent.session_id)
+    assert again.restored
+    failed = await host.log(run_id="r1")
+    assert "".join(each.message_streamed.text for each in failed) == "x" * 2048
+    assert failed[-1].run_failed.incomplete_text
+    assert (await host.poll("r2")).response.stop_reason == "length"
+    state = await host.state()
+    assert (len(state["errors"]), state["responses"]) == (1, ["cut"])
+
+
+# --- What goes wrong there -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", [UNAVAILABLE, RuntimeError("boom")], ids=["fails", "raises"])
+async def test_P_07_a_save_that_fails_is_counted_and_not_felt(
+    host: Harness, snapshots: RecordingSnapshots, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    await host.start([result("a")], [result("b")])
+    snapshots.trouble = trouble
+    with caplog.at_level(logging.WARNING):
+        assert (await host.ask("a")).response.text == "a"
+    assert any("PersistState of agent a1" in record.message for record in caplog.records)
+    status = await host.status()
+    assert (status.phase, status.persistence_failures) == (AgentPhase.AGENT_PHASE_IDLE, 1)
+    assert (await host.ask("b")).response.text == "b"
+    assert (await host.status()).persistence_failures == 2
+    snapshots.trouble = None
+
+
+async def test_P_07_a_save_that_never_answers_is_given_up(
+    snapshots: RecordingSnapshots, tmp_path: Path
+) -> None:
+    async with harnessed(
+        "sqlite", "in_process", tmp_path, snapshots=snapshots, snapshot_timeout_s=0.05
+    ) as host:
+        await host.start([result("a")], [result("b")])
+        snapshots.silent = True
+        for prompt in ("a", "b"):
+            assert (await host.ask(prompt)).response.text == prompt
+        assert (await host.status()).persistence_failures == 2
+        snapshots.silent = False
+
+
+async def test_P_07_the_flag_is_attempted_although_the_save_failed(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([result("a")])
+    agent = await host.served.host.claimed(await host.served.host.locate(None, "a1"))
+    snapshots.trouble = UNAVAILABLE
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
+    assert snapshots.story == ["on_interrupt", "flag true"]
+    assert (await host.status()).persistence_failures == 2
+    snapshots.trouble = None
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
+    assert snapshots.story[2:] == ["on_interrupt", "flag true"], (
+        "what a failed call left undone is tried again"
+    )
+    assert (await host.ask("a")).response.text == "a"
+    assert snapshots.story[4:] == ["on_completion", "flag false"]
+
+
+async def test_P_07_the_count_outlives_the_agent_in_memory(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([result("a")])
+    await host.ask("a")
+    snapshots.trouble = UNAVAILABLE
+    await host.served.host.roster.leave(
+        await host.served.host.claimed(await host.served.host.locate(None, "a1")), "inactivity"
+    )
+    status = await host.status()
+    assert (status.phase, status.persistence_failures) == (AgentPhase.AGENT_PHASE_DORMANT, 1)
+
+
+async def test_P_08_a_direct_call_answers_its_error(host: Harness, snapshots: RecordingSnapshots) -> None:
+    persistence = host.served.snapshots
+    request = PersistStateRequest(
+        agent_id="a", lifecycle=Lifecycle.LIFECYCLE_ON_COMPLETION, snapshot=Snapshot(state_json="{}")
+    )
+    await persistence.persist_state(request)
+    snapshots.trouble = UNAVAILABLE
+    with refused("STORAGE_CONNECTION_FAILED") as failed:
+        await persistence.persist_state(request)
+    assert failed.value.code is Code.UNAVAILABLE
+    with refused("NOT_FOUND"):
+        await persistence.load_state(LoadStateRequest(agent_id="b"))
+
+
+# --- The flag --------------------------------------------------------------------------------------------------------
+
+
+async def test_P_03_the_flag_moves_once_up_and_once_down(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    started = await host.start([result("a")], [result("b")])
+    agent = await host.served.host.claimed(await host.served.host.locate(None, "a1"))
+    for _ in range(2):
+        await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
+    session = await stored_session(host, started.agent.session_id)
+    assert session.interrupted
+    assert snapshots.saves[0].snapshot.interrupted
+    for prompt in ("a", "b"):
+        await host.ask(prompt)
+    assert snapshots.story == [
+        "on_interrupt",
+        "flag true",
+        "on_interrupt",
+        "on_completion",
+        "flag false",
+        "on_completion",
+    ]
+    assert not (await stored_session(host, started.agent.session_id)).interrupted
+
+
+async def test_P_05_leaving_and_a_title_leave_the_flag_alone(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([titled("Plans"), result("a")])
+    located = await host.served.host.locate(None, "a1")
+    agent = await host.served.host.claimed(located)
+    await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
+    await host.served.host.roster.leave(agent, "inactivity")
+    assert (snapshots.story[-1], snapshots.flags) == ("on_shutdown", [True])
+    await host.ask("a")
+    assert snapshots.story[3:] == ["on_title_generated", "on_completion", "flag false"]
+    assert snapshots.flags == [True, False]
+
+
+# --- Coming back -----------------------------------------------------------------------------------------------------
+
+
+async def stored_session(host: Harness, session_id: str) -> Session:
+    return (await host.store.get_session(GetSessionRequest(session_id=session_id))).session
+
+
+async def keep(snapshots: RecordingSnapshots, session_id: str, snapshot: Snapshot) -> None:
+    """Put a snapshot where an agent will look for it."""
+    await snapshots.persist_state(
+        PersistStateRequest(
+            agent_id="a1",
+            conversation_id=session_id,
+            lifecycle=Lifecycle.LIFECYCLE_ON_COMPLETION,
+            snapshot=snapshot,
+        )
+    )
+    snapshots.calls.clear()
+
+
+async def save_bare_session(host: Harness, session_id: str = "ses_1") -> None:
+    """A session that a client has saved, and that no agent has had."""
+    session = Session(
+        id=session_id,
+        agent_id="somebody",
+        status=SessionStatus.SESSION_STATUS_PENDING,
+        metadata_json='{"k":1}',
+        tags=["t"],
+    )
+    await host.store.save_session(SaveSessionRequest(session=session))
+
+
+async def test_P_11_without_a_snapshot_an_agent_begins_fresh(host: Harness) -> None:
+    started = await host.start([result("a")])
+    assert not started.restored
+    assert await host.state() == FRESH
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [Snapshot(version=1), Snapshot(version=99, state_json='{"responses":["x"]}')],
+    ids=["no-state", "newer-version"],
+)
+async def test_P_11_a_snapshot_that_cannot_be_used_is_warned_of(
+    host: Harness, snapshots: RecordingSnapshots, snapshot: Snapshot, caplog: pytest.LogCaptureFixture
+) -> None:
+    await save_bare_session(host)
+    await keep(snapshots, "ses_1", snapshot)
+    with caplog.at_level(logging.WARNING):
+        started = await host.start([result("a")], session_id="ses_1")
+    assert not started.restored
+    assert await host.state() == FRESH
+    assert any("cannot be used" in record.message for record in caplog.records)
+
+
+async def test_P_11_when_nobody_knows_no_agent_begins(host: Harness, snapshots: RecordingSnapshots) -> None:
+    snapshots.load_trouble = UNAVAILABLE
+    with refused("STORAGE_CONNECTION_FAILED") as failed:
+        await host.start([result("a")], request_id="q1")
+    assert failed.value.code is Code.UNAVAILABLE
+    with refused("AGENT_NOT_FOUND"):
+        await host.status()
+    snapshots.load_trouble = None
+    assert not (await host.start([result("a")], request_id="q1")).restored
+
+
+async def test_a_snapshot_is_what_an_agent_begins_with(host: Harness, snapshots: RecordingSnapshots) -> None:
+    await save_bare_session(host)
+    await keep(
+        snapshots,
+        "ses_1",
+        Snapshot(
+            version=1,
+            state_json='{"responses":["before"]}',
+            title="Plans",
+            provider_session_id="thread-1",
+            interrupted=True,
+        ),
+    )
+    started = await host.start([result("a")], session_id="ses_1", request_id="q1")
+    assert (started.restored, started.restored_backend, started.agent.title) == (True, True, "Plans")
+    assert (await host.state())["responses"] == ["before"]
+    assert (await stored_session(host, "ses_1")).interrupted
+    again = await host.start([result("a")], session_id="ses_1", request_id="q1")
+    assert (again.restored, again.restored_backend) == (True, True), "a retry gets the stored answer"
+    await host.ask("hi")
+    assert host.backend.record.prompts[0].provider_session_id == "thread-1"
+    assert (await host.state())["responses"] == ["before", "a"]
+    assert snapshots.story == ["on_completion", "flag false"], "it began with the flag raised"
+
+
+async def test_an_older_snapshot_does_not_undo_what_the_record_knows(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    started = await host.start([result("a")], [result("b")])
+    await host.ask("a")
+    snapshots.trouble = UNAVAILABLE
+    await host.ask("b")
+    await host.stop()
+    snapshots.trouble = None
+    again = await host.start([result("c")], session_id=started.agent.session_id)
+    assert again.restored
+    assert (await host.state())["responses"] == ["a", "b"]
+
+
+async def test_a_snapshot_outlives_its_session(host: Harness, snapshots: RecordingSnapshots) -> None:
+    """Where snapshots are kept apart from sessions, one whose session was lost is still what its agent begins with."""
+    session_id = (await host.start([result("a", sid="thread-1")])).agent.session_id
+    await host.ask("a")
+    await host.stop()
+    assert snapshots.story == ["on_completion", "on_shutdown"]
+    await host.store.delete_session(DeleteSessionRequest(session_id=session_id))
+    await save_bare_session(host, session_id)
+    again = await host.start([result("b")], session_id=session_id)
+    assert (again.restored, again.restored_backend) == (True, True)
+    assert (await host.state())["responses"] == ["a"]
+
+
+async def test_a_session_no_agent_has_had_is_taken(local_host: Harness) -> None:
+    await save_bare_session(local_host)
+    started = await local_host.start([result("a")], session_id="ses_1", request_id="q1")
+    assert (started.restored, started.restored_backend) == (False, False)
+    session = await stored_session(local_host, "ses_1")
+    assert (session.agent_id, session.metadata_json, list(session.tags)) == ("a1", '{"k":1}', ["t"])
+    assert (await local_host.ask("hi")).response.text == "a"
+    assert types(await local_host.log())[0] == "session_started", "the session was there before"
+    with refused("SESSION_NOT_FOUND"):
+        await local_host.start(name="a2", session_id="ses_2")
+
+
+async def test_a_retried_start_of_a_continued_session_gets_the_stored_answer(local_host: Harness) -> None:
+    session_id = (await local_host.start([result("a", sid="thread-1")])).agent.session_id
+    await local_host.ask("a")
+    await local_host.stop()
+    answers = [
+        await local_host.start([result("b")], session_id=session_id, request_id="again") for _ in range(2)
+    ]
+    assert [(each.restored, each.restored_backend) for each in answers] == [(True, True)] * 2
+
+
+# --- Leaving memory --------------------------------------------------------------------------------------------------
+
+
+async def test_P_15_an_idle_agent_is_saved_when_it_leaves_memory(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([result("a")], limits=AgentLimits(idle_shutdown_ms=100))
+    await host.ask("a")
+    status = await host.until(lambda status: status.phase == AgentPhase.AGENT_PHASE_DORMANT)
+    assert snapshots.story == ["on_completion", "on_shutdown"], "it is saved before anybody is told"
+    (left,) = [each for each in await host.log() if each.custom.name == AGENT_SHUTDOWN]
+    said = jsontext.parse_object(left.custom.data_json, "data_json")
+    assert (said["agent_id"], said["reason"], said["status"]) == ("a1", "inactivity", "idle")
+    assert said["interrupt_restorable"] is False
+    assert said["last_activity_at_us"] < said["shutdown_at_us"]
+    assert snapshots.saves[-1].snapshot.run_id, "the last run whose effect is in it"
+    assert saved_state(snapshots)["responses"] == ["a"]
+    assert status.turn_count == 1
+
+
+async def test_P_15_a_touch_puts_it_off_and_a_turn_keeps_it(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([gate("held"), result("a")], limits=AgentLimits(idle_shutdown_ms=150))
+    asking = host.asking("a")
+    await host.backend.entered("held")
+    agent = host.served.host.roster
+    located = await host.served.host.locate(None, "a1")
+    assert located.live is not None
+    began = located.live.last_activity
+    await asyncio.sleep(0.3)  # Time itself is the case: twice what an idle agent gets.
+    assert agent.get(located.key) is located.live, "a turn is no idleness"
+    host.backend.release("held")
+    await asking
+    with wire.translated():
+        await host.served.stub.Touch(TouchRequest(agent_name="a1"))
+    assert located.live.last_activity > began
+    await host.until(lambda status: status.phase == AgentPhase.AGENT_PHASE_DORMANT)
+    assert snapshots.story == ["on_completion", "on_shutdown"]
+
+
+async def test_P_15_zero_disables_it(host: Harness) -> None:
+    await host.start([result("a")], limits=AgentLimits(idle_shutdown_ms=0))
+    located = await host.served.host.locate(None, "a1")
+    assert located.live is not None
+    assert located.live.idle_shutdown_ms == 0
+
+
+async def test_a_stopped_agent_is_saved_once(host: Harness, snapshots: RecordingSnapshots) -> None:
+    await host.start([text("a"), gate("held")])
+    asking = host.asking("a")
+    await host.backend.entered("held")
+    await host.stop()
+    assert (await asking).failure.reason == "agent_terminated"
+    assert snapshots.story == ["on_cancel", "on_shutdown"]
+
+
+async def test_a_host_that_stops_saves_every_agent(tmp_path: Path, snapshots: RecordingSnapshots) -> None:
+    async with harnessed("sqlite", "in_process", tmp_path, snapshots=snapshots) as host:
+        await host.start([result("a")])
+        await host.start([text("b"), gate("held")], name="a2")
+        asking = host.asking("b", "a2")
+        await host.backend.entered("held")
+        stopping = asyncio.create_task(host.served.host.stop(0.1))
+        assert (await asking).failure.reason == "host_stopping"
+        await stopping
+        by_agent: dict[str, list[str]] = {name: [] for name in ("a1", "a2")}
+        for save, point in zip(snapshots.saves, snapshots.story, strict=True):
+            by_agent[save.agent_id].append(point)
+        assert by_agent == {"a1": ["on_shutdown"], "a2": ["on_cancel", "on_shutdown"]}
+
+
+async def test_a_host_that_stops_does_not_wait_for_silent_persistence(
+    tmp_path: Path, snapshots: RecordingSnapshots
+) -> None:
+    async with harnessed("sqlite", "in_process", tmp_path, snapshots=snapshots) as host:
+        for number in range(5):
+            await host.start([result("a")], name=f"a{number}")
+        snapshots.silent = True
+        async with asyncio.timeout(2):
+            await host.served.host.stop(0)
+
+
+# --- The title -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_title_of_the_backend_survives_the_turns_end(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    started = await host.start(
+        [text("a"), titled("  Plans \n for May "), text("b"), result("ok")], [result("c")]
+    )
+    await host.ask("a")
+    assert snapshots.story == ["on_title_generated", "on_completion"]
+    assert [save.snapshot.title for save in snapshots.saves] == ["Plans for May"] * 2
+    await host.ask("c")
+    assert snapshots.story[2:] == ["on_completion"], "a title is new only once"
+    assert (await host.status()).title == "Plans for May"
+    assert (await stored_session(host, started.agent.session_id)).agent.title == "Plans for May"
+    (listed,) = (await host.store.list_sessions(ListSessionsRequest())).sessions
+    assert listed.agent.title == "Plans for May"
+    assert [each.custom.name for each in await host.log() if each.HasField("custom")] == [events.TITLE]
+
+
+@pytest.mark.parametrize("ending", [[error("overloaded")], [crash()]], ids=["error", "crash"])
+async def test_a_title_survives_a_turn_that_fails(host: Harness, ending: list[Part]) -> None:
+    await host.start([titled("Plans"), *ending])
+    assert (await host.ask("a")).HasField("failure")
+    assert (await host.status()).title == "Plans"
+
+
+async def test_a_title_is_shown_and_saved_in_the_middle_of_a_turn(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start([text("a"), titled("Plans"), text("b"), gate("held"), result("ok")])
+    asking = host.asking("a")
+    status = await host.until(lambda status: status.title == "Plans")
+    assert status.phase == AgentPhase.AGENT_PHASE_PROCESSING
+    await asyncio.wait_for(snapshots.told("on_title_generated"), WAIT_S)
+    host.backend.release("held")
+    await asking
+    assert snapshots.story == ["on_title_generated", "on_completion"]
+
+
+async def test_a_silent_save_of_a_title_does_not_hold_the_turn_up(
+    tmp_path: Path, snapshots: RecordingSnapshots
+) -> None:
+    async with harnessed(
+        "sqlite", "in_process", tmp_path, snapshots=snapshots, snapshot_timeout_s=0.3
+    ) as host:
+        started = await host.start(
+            [titled("Plans"), text("a"), gate("one"), text("b"), gate("two"), result("ok")]
+        )
+        snapshots.silent = True
+        asking = host.asking("a")
+        await host.backend.entered("one")
+        await asyncio.wait_for(snapshots.told("on_title_generated"), WAIT_S)
+        host.backend.release("one")
+        seen = await host.watched(Cursor(session_id=started.agent.session_id), upto=6)
+        assert seen[-1].message_streamed.text == "b"
+        snapshots.silent = False
+        host.backend.release("two")
+        assert (await asking).response.text == "ok"
+
+
+@pytest.mark.parametrize("bad", ['"Plans"', '{"title":7}', '{"title":" "}', "{}", ""])
+async def test_a_title_that_is_none_is_an_event_like_any_reserved_one(local_host: Harness, bad: str) -> None:
+    await local_host.start(
+        [event(type="EVENT_TYPE_CUSTOM", custom={"name": events.TITLE, "dataJson": bad}), result("a")]
+    )
+    await local_host.ask("a")
+    assert (await local_host.status()).title == ""
+    (kept,) = [each for each in await local_host.log() if each.HasField("error_occurred")]
+    assert kept.error_occurred.original_type == events.TITLE
+
+
+class Titling(ScriptedAgent):
+    """Gives the conversation the title of its first answer, and whatever title it is notified of."""
+
+    async def handle_response(self, request: HandleResponseRequest) -> HandleResponseResponse:
+        answer = await super().handle_response(request)
+        answer.title = f"About {request.response.text}"
+        return answer
+
+    async def handle_event(self, request: HandleEventRequest) -> HandleEventResponse:
+        title = jsontext.parse(request.payload_json, "payload_json")
+        return HandleEventResponse(decision=NOREPLY, title=str(title))
+
+
+async def test_a_title_of_the_behavior_is_stored_and_logged(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.dock_behavior("titling", Titling())
+    started = await host.start([result("cats")], behavior="titling")
+    await host.ask("a")
+    assert snapshots.story == ["on_title_generated", "on_completion"]
+    assert (await host.status()).title == "About cats"
+    await host.notify("Dogs", wait=True)
+    assert (await host.until(lambda status: status.title == "Dogs")).phase == AgentPhase.AGENT_PHASE_IDLE
+    assert snapshots.story == ["on_title_generated", "on_completion", "on_title_generated"]
+    assert (await stored_session(host, started.agent.session_id)).agent.title == "Dogs"
+    given = [events.title_of(each) for each in await host.log() if each.custom.name == events.TITLE]
+    assert given == ["About cats", "Dogs"]
+
+
+def test_a_title_is_one_line_of_at_most_a_kibibyte() -> None:
+    assert events.clean_title(" a\x00b\n c ") == "a\ufffdb c"
+    assert len(events.clean_title("é" * 2000).encode()) == events.MAX_TITLE_BYTES
+    assert events.title_of(events.title("Plans")) == "Plans"

@@ -1,0 +1,170 @@
+"""What a behavior may say before a turn and before a tool: proceed, rewrite, skip, deny, or have a person asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.harness import Harness, types
+from support.parts import result, text
+from support.scripted_agent import ScriptedAgent, noted
+from turndock import jsontext
+from turndock.behavior.v1 import (
+    Deny,
+    PreToolRequest,
+    PreToolResponse,
+    PreTurnRequest,
+    PreTurnResponse,
+    Proceed,
+    RequireApproval,
+    RewriteArguments,
+    Skip,
+)
+from turndock.types.v1 import Event, Failure, RunStatus, ToolApprovalRequested
+
+
+def asks(call_id: str = "t1", name: str = "delete", **arguments: object) -> dict[str, object]:
+    """A part of a script that asks leave for a tool call and says how it ended."""
+    approval = {"approval_id": f"ap-{call_id}", "tool_call_id": call_id, "tool_name": name}
+    return {"approval": {**approval, "arguments": arguments}}
+
+
+def judging(answer: Callable[[PreToolRequest], PreToolResponse]) -> ScriptedAgent:
+    async def pre_tool(request: PreToolRequest) -> PreToolResponse:
+        return answer(request)
+
+    return ScriptedAgent(pre_tool=pre_tool)
+
+
+async def turn_with(host: Harness, answer: PreToolResponse) -> list[Event]:
+    """The log of a turn whose one tool call got this answer."""
+    await host.dock_behavior("judge", judging(lambda _: answer))
+    use = {"tool_use": {"id": "t1", "name": "delete", "arguments": {"path": "/"}}}
+    await host.start([text("a"), use, asks(path="/"), result("done")], behavior="judge")
+    assert (await host.ask("go", request_id="r1")).response.text == "done"
+    return await host.log(run_id="r1")
+
+
+async def test_a_tool_call_proceeds_and_nobody_else_is_asked(host: Harness) -> None:
+    log = await turn_with(host, PreToolResponse(proceed=Proceed()))
+    assert types(log)[-4:] == [
+        "tool_call_started",
+        "tool_call_completed",
+        "message_received",
+        "run_completed",
+    ]
+    assert jsontext.parse(log[-3].tool_call_completed.result_json, "result") == {"path": "/"}
+
+
+async def test_a_tool_call_gets_other_arguments(host: Harness) -> None:
+    rewrite = RewriteArguments(arguments_json='{"path":"/tmp"}')
+    log = await turn_with(host, PreToolResponse(rewrite=rewrite))
+    assert log[-3].tool_call_completed.result_json == '{"path":"/tmp"}'
+
+
+@pytest.mark.parametrize(("reason", "told"), [("not today", "not today"), ("", "skipped")])
+async def test_a_tool_call_is_left_out_and_the_model_is_told_why(
+    host: Harness, reason: str, told: str
+) -> None:
+    log = await turn_with(host, PreToolResponse(skip=Skip(reason=reason)))
+    assert types(log)[-4:] == ["tool_call_started", "tool_call_failed", "message_received", "run_completed"]
+    assert log[-3].tool_call_failed.failure.message == told
+
+
+@pytest.mark.parametrize(
+    ("failure", "policy", "told"),
+    [
+        (
+            Failure(reason="read_only", message="this agent may only read"),
+            "read_only",
+            "this agent may only read",
+        ),
+        (Failure(), "tool_denied", "the tool 'delete' is not allowed"),
+    ],
+)
+async def test_a_tool_call_that_is_denied_is_a_violation_in_the_log(
+    host: Harness, failure: Failure, policy: str, told: str
+) -> None:
+    log = await turn_with(host, PreToolResponse(deny=Deny(failure=failure)))
+    assert types(log)[-5:] == [
+        "tool_call_started",
+        "policy_violation",
+        "tool_call_failed",
+        "message_received",
+        "run_completed",
+    ]
+    assert (log[-4].policy_violation.policy, log[-4].policy_violation.message) == (policy, told)
+    assert log[-3].tool_call_failed.tool_call_id == "t1"
+    assert log[-3].tool_call_failed.failure.message == told
+
+
+UNDECIDED = {
+    "requires approval": PreToolResponse(require_approval=RequireApproval()),
+    "nothing": PreToolResponse(),
+    "a newer member": PreToolResponse.FromString(bytes([0x9A, 0x06, 0x02, 0x0A, 0x00])),
+    "no JSON": PreToolResponse(rewrite=RewriteArguments(arguments_json="{")),
+    "raises": None,
+}
+
+
+@pytest.mark.parametrize("given", UNDECIDED)
+async def test_a_tool_call_never_runs_because_a_policy_failed(host: Harness, given: str) -> None:
+    def answer(_: PreToolRequest) -> PreToolResponse:
+        chosen = UNDECIDED[given]
+        if chosen is None:
+            raise RuntimeError("told to raise")
+        return chosen
+
+    await host.dock_behavior("judge", judging(answer))
+    await host.start([asks(), result("done")], behavior="judge")
+    answered = await host.ask("go", request_id="r1")
+    assert answered.failure.reason == "approval_not_supported"
+    assert "tool_call_completed" not in types(await host.log(run_id="r1"))
+
+
+async def test_what_a_policy_notes_is_merged_with_what_is_noted_of_the_events(host: Harness) -> None:
+    def answer(request: PreToolRequest) -> PreToolResponse:
+        assert (request.run_id, request.attempt) == ("r1", 1)
+        return PreToolResponse(
+            state_json=noted(request, "events", request.call.tool_call_id), proceed=Proceed()
+        )
+
+    await host.dock_behavior("judge", judging(answer))
+    await host.start(
+        [text("a"), asks("t1"), text("b"), asks("t2"), text("c"), asks("t3"), result("done")],
+        behavior="judge",
+    )
+    await host.ask("go", request_id="r1")
+    state = await host.state()
+    assert state["events"] == ["t1", "t2", "t3"]
+    assert state["seen"] == ["text", "tool_result", "text", "tool_result", "text", "tool_result", "result"]
+
+
+async def test_a_turn_that_is_denied_is_a_violation_in_the_log(host: Harness) -> None:
+    async def pre_turn(request: PreTurnRequest) -> PreTurnResponse:
+        if "rm -rf" in request.run.prompt:
+            failure = Failure(reason="dangerous", message="such prompts are not taken")
+            return PreTurnResponse(deny=Deny(failure=failure))
+        return PreTurnResponse(proceed=Proceed())
+
+    await host.dock_behavior("guard", ScriptedAgent(pre_turn=pre_turn))
+    await host.start([result("fine")], behavior="guard")
+    denied = await host.ask("rm -rf /", request_id="r1")
+    assert (denied.run.status, denied.failure.reason) == (RunStatus.RUN_STATUS_FAILED, "dangerous")
+    log = await host.log(run_id="r1")
+    assert types(log) == ["policy_violation", "run_failed"]
+    assert log[0].policy_violation.policy == "dangerous"
+    assert log[0].policy_violation.message == "such prompts are not taken"
+    assert (await host.ask("ls")).response.text == "fine"
+
+
+async def test_a_turn_that_needs_an_approval_does_not_begin_where_nobody_can_give_it(host: Harness) -> None:
+    async def pre_turn(request: PreTurnRequest) -> PreTurnResponse:
+        asked = RequireApproval(request=ToolApprovalRequested(message="really?"))
+        return PreTurnResponse(require_approval=asked)
+
+    await host.dock_behavior("careful", ScriptedAgent(pre_turn=pre_turn))
+    await host.start([result("never")], behavior="careful")
+    assert (await host.ask("go", request_id="r1")).failure.reason == "approval_not_supported"
+    assert host.backend.record.prompts == []
