@@ -14,7 +14,7 @@ from functools import partial
 
 from turndock import events
 from turndock.agent.v1 import AgentStatus
-from turndock.backend.v1 import Paused, Resume
+from turndock.backend.v1 import Resume
 from turndock.errors import TurndockError
 from turndock.ports import Backend
 from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
@@ -102,14 +102,12 @@ class Agent:
         self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
         self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
         self.desk = Desk(env.journal, key, self.writer, self._approvals_changed)
-        """Where its approvals wait."""
         self._parked, self._unsettled = parking.told_apart(claim)
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
                 self.mailbox.put(run)
         if self._parked is not None:
-            self.current_run_id = self._parked.id
-            self.phase = move(self.phase, Phase.AWAITING_APPROVAL)
+            self.current_run_id, self.phase = self._parked.id, move(self.phase, Phase.AWAITING_APPROVAL)
             self.desk.hold(self._parked)
 
     @property
@@ -354,15 +352,14 @@ class Agent:
 
     async def _end_turn(self, run: Run, prompt: str, outcome: Outcome) -> None:
         """Settle a turn, or park it until people have decided."""
-        if isinstance(outcome.terminal, Paused) and self._turn is not None:
-            if await parking.park(
-                run, prompt, outcome, writer=self.writer, desk=self.desk, capture=self._turn.record.capture
-            ):
-                self._turn, self._parked = None, run
-                await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
-                self._enter(Phase.AWAITING_APPROVAL)
-                return
-        await self._settle(run, outcome)
+        turn = self._turn
+        place = parking.Place(self.writer, self.desk, turn.record.capture) if turn is not None else None
+        if place is None or not await parking.park(run, prompt, outcome, place):
+            await self._settle(run, outcome)
+            return
+        self._turn, self._parked = None, run
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
+        self._enter(Phase.AWAITING_APPROVAL)
 
     async def _go_on(self, run: Run) -> bool:
         """Take a parked turn up, or end it if it was killed; False if it still waits."""

@@ -9,6 +9,8 @@ A host that dies after the last of these has lost a turn that was under way, lik
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from turndock import events
 from turndock.backend.v1 import Paused, Resume
 from turndock.ports import Rejected
@@ -45,14 +47,23 @@ def told_apart(claim: ClaimAgentResponse) -> tuple[Run | None, list[Run]]:
     return None, begun
 
 
-async def park(
-    run: Run, prompt: str, outcome: Outcome, *, writer: SessionWriter, desk: Desk, capture: Capture
-) -> bool:
-    """Keep what a turn needs that ended with `paused`; False if nobody could decide on what it asks.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn is parked."""
 
-    Then the outcome's terminal is the failure that says so.
+    writer: SessionWriter
+    desk: Desk
+    capture: Capture
+
+
+async def park(run: Run, prompt: str, outcome: Outcome, place: Place) -> bool:
+    """Keep what a turn needs that ended with `paused`; False if it did not, or nobody could decide on what it asks.
+
+    In the latter case the outcome's terminal is the failure that says so.
     """
-    assert isinstance(outcome.terminal, Paused)
+    writer, desk, capture = place.writer, place.desk, place.capture
+    if not isinstance(outcome.terminal, Paused):
+        return False
     try:
         asked = approvals.checked_all(outcome.terminal.approvals)
     except Rejected as rejected:
