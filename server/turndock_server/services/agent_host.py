@@ -142,7 +142,9 @@ class AgentHostService:
     async def resolve_approval(self, request: ResolveApprovalRequest) -> ResolveApprovalResponse:
         """Decide on approvals."""
         _check_request_id(request.request_id)
-        status = await self._host.resolve_approval(await self._locate(request), request, principal="")
+        status = await self._host.resolve_approval(
+            await self._locate(request), request, principal=caller().name
+        )
         return ResolveApprovalResponse(agent=status)
 
     async def touch(self, request: TouchRequest) -> TouchResponse:
