@@ -11,12 +11,15 @@ from model.turn_machine import Plan
 from support.crashing import MortalStore, forsake, kill
 from support.harness import StoreName, opened_store
 from support.hosting import make_host
+from support.parts import approval, asked, paused
 from support.scripted_agent import HALT, ScriptedAgent, chain
 from turndock.agent.v1 import (
+    ApprovalAnswer,
     BusyPolicy,
     CancelRunRequest,
     InterruptRequest,
     NotifyRequest,
+    ResolveApprovalRequest,
     StartAgentRequest,
     StopAgentRequest,
     TellRequest,
@@ -107,8 +110,12 @@ class Driver:
             "error": {"error": f"e{turn}"},
             "eof": {"eof": None},
             "crash": {"crash": "told to"},
+            "parks": paused(asked(f"q{turn}")),
         }
-        return [{"text": f"r{turn}"}, {"gate": f"g{turn}"}, terminals[end]]
+        begin = [{"text": f"r{turn}"}, {"gate": f"g{turn}"}]
+        if end == "asks":
+            return [*begin, approval(f"q{turn}"), {"result": None}]
+        return [*begin, terminals[end]]
 
     # --- Hosts ---------------------------------------------------------------------------------------------------
 
@@ -153,8 +160,12 @@ class Driver:
         self._prompts = Prompts(self.host, max_prompt_bytes=1 << 20)
         await self.host.start()
 
-    async def quiet(self, turn: int | None) -> None:
-        """Wait until that turn is at its gate or, without one, until nothing goes on."""
+    async def quiet(self, turn: int | None, asked: str = "") -> None:
+        """Wait until that turn is at its gate, or asks that; without one, until nothing goes on."""
+        if asked:
+            while not (await self.host.status(await self.located())).pending_approvals:  # noqa: ASYNC110 - no watch
+                await asyncio.sleep(0)
+            return
         if turn is not None:
             await self.backend.entered(f"g{turn}")
             return
@@ -237,6 +248,15 @@ class Driver:
 
     async def release(self, turn: int) -> None:
         self.backend.release(f"g{turn}")
+
+    async def answer(self, answer: ApprovalAnswer) -> str | None:
+        """Decide on an approval; the reason if it is refused."""
+        request = ResolveApprovalRequest(agent_name=NAME, answers=[answer])
+        try:
+            await self.host.resolve_approval(await self.located(), request, "")
+        except TurndockError as error:
+            return error.reason
+        return None
 
     async def interrupt(self) -> str:
         """The run that is killed; empty = none."""

@@ -34,9 +34,9 @@ from turndock.types.v1 import (
     RunStatus,
 )
 from turndock_server.backends.scripted import ScriptedBackend
-from turndock_server.core.agent import MAX_ATTEMPTS
 from turndock_server.core.host import Host
 from turndock_server.core.prompts import Prompts
+from turndock_server.core.recovery import MAX_ATTEMPTS
 from turndock_server.core.starter import Starter
 
 SCRIPTS: list[list[dict[str, Any]]] = [

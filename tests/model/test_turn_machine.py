@@ -17,18 +17,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from model.driver import Driver
 from model.turn_machine import PENDING, RUNNING, Model, Note, Plan
-from support.harness import StoreName
+from support.harness import StoreName, approve, edit, reject
 from support.scripted_agent import HALT, RAISE, chain, state_of
 from turndock import events, jsontext
 from turndock.agent.v1 import BusyPolicy
-from turndock.types.v1 import Event, EventType, Run, RunStatus
+from turndock.types.v1 import AgentPhase, Event, EventType, Run, RunStatus
 
 T = TypeVar("T")
 
 TURNS = 80
 WAIT_S = 10.0
 
-ends = st.sampled_from(["ok", "ok", "ok", "error", "eof", "crash"])
+ends = st.sampled_from(["ok", "ok", "ok", "error", "eof", "crash", "asks", "parks"])
 choices = st.sampled_from(["noreply", "noreply", "chain", "halt"])
 plans = st.lists(st.tuples(ends, choices), max_size=12)
 notes = st.sampled_from(["noreply", "prompt", "halt", "raise"])
@@ -139,12 +139,21 @@ class TurnMachine(RuleBasedStateMachine):
 
     # --- Verbs ---------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.model.current)
+    @precondition(lambda self: self.model.current and not self.model.waits)
     @rule()
     def release(self) -> None:
         turn = self.model.turn
         self.model.release()
         self.do(self.driver.release(turn))
+
+    @precondition(lambda self: self.model.waits)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        approval_id = self.model.asked
+        answers = (approve(approval_id), edit(approval_id, {"x": 1}), reject(approval_id, "no"))
+        self.model.answer()
+        assert self.do(self.driver.answer(data.draw(st.sampled_from(answers)))) is None
+        assert self.do(self.driver.answer(approve(approval_id))) == "APPROVAL_RESOLVED"
 
     @precondition(lambda self: not self.model.stopped)
     @rule()
@@ -188,14 +197,17 @@ class TurnMachine(RuleBasedStateMachine):
     @rule(knows=st.booleans())
     def lose_host(self, knows: bool) -> None:
         """A host dies, or is taken for dead and goes on: then it must not be able to write any more."""
-        turn = None if knows or self.model.current is None else self.model.turn
+        at_gate = self.model.current is not None and not self.model.waits
+        turn = self.model.turn if at_gate and not knows else None
         waiting = [] if self.model.stopped else list(self.driver.asks)
         self.model.lose_host()
         self.do(self.driver.lose_host(turn))
         for run_id in waiting:
             assert self.do(self.driver.ask(run_id, BusyPolicy.BUSY_POLICY_ENQUEUE)) is None
 
-    @precondition(lambda self: not self.model.stopped and self.model.current is None)
+    @precondition(
+        lambda self: not self.model.stopped and (self.model.current is None or self.model.waits == "parked")
+    )
     @rule()
     def leave_memory(self) -> None:
         self.do(self.driver.leave_memory())
@@ -217,7 +229,7 @@ class TurnMachine(RuleBasedStateMachine):
 
     async def _agrees(self) -> None:
         model, driver = self.model, self.driver
-        await driver.quiet(None if model.current is None else model.turn)
+        await driver.quiet(None if model.current is None else model.turn, model.asked)
         heard = [(prompt.run_id, prompt.prompt) for prompt in driver.backend.record.prompts]
         assert heard == model.heard
         stored = {run.id: _status(run) for run in await driver.runs()}
@@ -236,7 +248,9 @@ class TurnMachine(RuleBasedStateMachine):
         status = await host.status(await host.locate(None, "", self.driver.session_id))
         assert (status.current_run_id, status.halted) == (model.current or "", model.halted)
         assert status.queued == len(model.queue)
-        assert status.pending_notifications == len(model.deferred)
+        if status.phase != AgentPhase.AGENT_PHASE_DORMANT:  # Its row does not count them.
+            assert status.pending_notifications == len(model.deferred)
+        assert [each.approval_id for each in status.pending_approvals] == [model.asked] * bool(model.waits)
         state = state_of(status.state_json)
         for name in ("responses", "errors", "events"):
             assert state[name] == getattr(model, name), name
@@ -247,7 +261,11 @@ class TurnMachine(RuleBasedStateMachine):
         ended = [run.id for run in self.model.runs.values() if run.status not in (PENDING, RUNNING)]
         assert sorted(terminals) == sorted(ended)
         started = [event.run_id for event in log if event.type == EventType.EVENT_TYPE_RUN_STARTED]
-        assert started == [run_id for run_id, _ in self.model.heard]
+        assert started == self.model.begun
+        requested = [each.tool_approval_requested.approval_id for each in log if _asks(each)]
+        decided = [each.tool_approval_decided.approval_id for each in log if _decides(each)]
+        open_ones = [self.model.asked] if self.model.waits else []
+        assert sorted([*decided, *open_ones]) == sorted(requested)
 
     async def _asks_agree(self) -> None:
         for run_id, task in list(self.driver.asks.items()):
@@ -259,6 +277,14 @@ class TurnMachine(RuleBasedStateMachine):
             assert _status(run) == expected
             assert (response is not None) == (expected == "completed")
             del self.driver.asks[run_id]
+
+
+def _asks(event: Event) -> bool:
+    return event.HasField("tool_approval_requested")
+
+
+def _decides(event: Event) -> bool:
+    return event.HasField("tool_approval_decided")
 
 
 def _status(run: Run) -> str:

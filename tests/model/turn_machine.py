@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-End = Literal["ok", "error", "eof", "crash"]
+End = Literal["ok", "error", "eof", "crash", "asks", "parks"]
 Choice = Literal["noreply", "chain", "halt"]
 Plan = tuple[End, Choice]
 """How a turn ends, and what the behavior decides then."""
@@ -49,6 +49,17 @@ class Model:
     responses: list[str] = field(default_factory=list[str])
     errors: list[str] = field(default_factory=list[str])
     events: list[Any] = field(default_factory=list[Any])
+    begun: list[str] = field(default_factory=list[str])
+    """The runs of the turns that began, but not of those that were taken up again."""
+    waits: Literal["", "open", "parked"] = ""
+    """How the current turn waits for people."""
+    said: str = ""
+    """What the current turn said before it was parked."""
+
+    @property
+    def asked(self) -> str:
+        """The approval that waits; empty = none."""
+        return f"q{self.turn}" if self.waits else ""
 
     @property
     def turn(self) -> int:
@@ -83,6 +94,9 @@ class Model:
     def release(self) -> None:
         """The current turn goes on to its end."""
         end, choice = self.plans[self.turn]
+        if end in ("asks", "parks"):
+            self.waits = "open" if end == "asks" else "parked"
+            return
         status = {
             "ok": "completed",
             "error": f"failed:e{self.turn}",
@@ -90,6 +104,16 @@ class Model:
             "crash": "failed:task_crashed",
         }[end]
         self._end(status, choice if end in ("ok", "error") else "noreply")
+
+    def answer(self) -> None:
+        """Somebody decides on what the current turn asks."""
+        assert self.current is not None
+        if self.waits == "open":
+            self._end("completed", self.plans[self.turn][1])
+            return
+        self.said += f"r{self.turn}"
+        self.waits = ""
+        self.heard.append((self.current, self.runs[self.current].prompt))
 
     def notify(self, note: Note) -> None:
         self.deferred.append(note)
@@ -123,11 +147,13 @@ class Model:
 
     def lose_host(self) -> None:
         """The host dies; another one takes over what is stored."""
+        if self.waits == "parked":
+            return
         lost = self.runs[self.current] if self.current is not None else None
         if lost is None:
             self._drain()
         elif self.retries and lost.attempt < MAX_ATTEMPTS:
-            lost.status, self.current = PENDING, None
+            lost.status, self.current, self.waits, self.said = PENDING, None, "", ""
             self.queue.insert(0, lost.id)
             self._drain()
         else:
@@ -141,9 +167,12 @@ class Model:
         run, self.current = self.runs[self.current], None
         run.status = status
         if status == "completed":
-            self.responses.append(f"r{self.turn}")
+            self.responses.append(f"{self.said}r{self.turn}")
+            # The behavior decides by the whole text, and knows none of two parts.
+            choice = "noreply" if self.said else choice
         else:
             self.errors.append(status.partition(":")[2])
+        self.waits, self.said = "", ""
         chained = f"c{self.turn}" if choice == "chain" else None
         self.halted = self.halted or choice == "halt"
         self._drain()
@@ -171,6 +200,7 @@ class Model:
             run.status, run.attempt = RUNNING, run.attempt + 1
             self.current = run.id
             self.heard.append((run.id, run.prompt))
+            self.begun.append(run.id)
 
 
 def chain_id(parent: str) -> str:

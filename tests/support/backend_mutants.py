@@ -14,6 +14,7 @@ from turndock.backend.v1 import (
     CheckpointSessionResponse,
     InterruptRequest,
     InterruptResponse,
+    Paused,
     PromptRequest,
     Result,
     ResumeSessionRequest,
@@ -28,7 +29,14 @@ from turndock.backend.v1 import (
 from turndock.conformance.backend import Prompt, Prompts
 from turndock.errors import not_found
 from turndock.ports import Backend, TurnContext, TurnOutput
-from turndock.types.v1 import BackendSession, Event, EventType, Failure
+from turndock.types.v1 import (
+    ApprovalDecision,
+    BackendSession,
+    Event,
+    EventType,
+    Failure,
+    ToolApprovalRequested,
+)
 
 Outputs = AsyncIterator[TurnOutput | list[TurnOutput]]
 
@@ -39,6 +47,8 @@ PROMPTS: Final = Prompts(
     checkpointing=Prompt("checkpoint"),
     tool_using=Prompt("tool"),
     repeating=lambda word: Prompt(f"say {word} and {word}"),
+    asking=Prompt("ask"),
+    parking=Prompt("park"),
 )
 
 
@@ -89,6 +99,12 @@ class Parrot(Backend):
         finally:
             self.stops.pop(request.turn_token, None)
 
+    def asked(self, approval_id: str) -> ToolApprovalRequested:
+        """What it asks people."""
+        return ToolApprovalRequested(
+            approval_id=approval_id, tool_call_id="t1", tool_name="read", arguments_json='{"path":"/x"}'
+        )
+
     async def say(
         self, request: PromptRequest, turn: TurnContext, stop: asyncio.Event
     ) -> AsyncGenerator[TurnOutput]:
@@ -104,6 +120,13 @@ class Parrot(Backend):
             case "checkpoint":
                 await turn.checkpoint(name)
                 yield events.result("kept", provider_session_id=name)
+            case "ask":
+                decided = await turn.approval(self.asked("a1"))
+                yield events.result(str(decided.decision))
+            case "park" if not request.HasField("resume"):
+                yield events.paused([self.asked("a1"), self.asked("a2")])
+            case "park":
+                yield events.result(" ".join(str(each.decision) for each in request.resume.decisions))
             case "tool":
                 yield events.tool_use("t1", "read")
                 yield events.tool_result("t1", "[1,2]")
@@ -420,6 +443,98 @@ class ForgetsItsName(Parrot):
         return UpdateSessionResponse(session=session)
 
 
+# --- Approvals -------------------------------------------------------------------------------------------------------
+
+
+class AsksInPython(Parrot):
+    """Shows its arguments as Python writes them."""
+
+    def asked(self, approval_id: str) -> ToolApprovalRequested:
+        request = super().asked(approval_id)
+        request.arguments_json = "{'path': None}"
+        return request
+
+
+class AsksTwiceUnderOneName(Parrot):
+    """Requests that nobody can tell apart."""
+
+    def asked(self, approval_id: str) -> ToolApprovalRequested:
+        return super().asked("a1")
+
+
+class AsksForNothing(Parrot):
+    """Pauses, and does not say for what."""
+
+    async def prompt(self, request: PromptRequest, turn: TurnContext) -> Outputs:
+        async for output in super().prompt(request, turn):
+            yield events.paused([]) if isinstance(output, Paused) else output
+
+
+class TakesExpiryForACrash(Parrot):
+    """Knows three decisions, and nothing of one that nobody makes."""
+
+    async def prompt(self, request: PromptRequest, turn: TurnContext) -> Outputs:
+        async for output in super().prompt(request, turn):
+            if isinstance(output, Result) and output.text == str(ApprovalDecision.APPROVAL_DECISION_EXPIRED):
+                raise KeyError(output.text)
+            yield output
+
+
+class WaitsForPeopleAlone(Parrot):
+    """Does not let go while it waits for a decision."""
+
+    async def say(
+        self, request: PromptRequest, turn: TurnContext, stop: asyncio.Event
+    ) -> AsyncGenerator[TurnOutput]:
+        if request.prompt == "ask":
+            asking = asyncio.create_task(turn.approval(self.asked("a1")))
+            try:
+                await asyncio.wait((asking,))
+            except asyncio.CancelledError:
+                await asyncio.wait((asking,), timeout=1.0)  # Only who insists gets his way.
+                raise
+            finally:
+                asking.cancel()
+            yield events.result("asked")
+            return
+        async for output in super().say(request, turn, stop):
+            yield output
+
+
+class AsksAgainAndAgain(Parrot):
+    """Pauses however often it is taken up."""
+
+    async def say(
+        self, request: PromptRequest, turn: TurnContext, stop: asyncio.Event
+    ) -> AsyncGenerator[TurnOutput]:
+        bare = PromptRequest()
+        bare.CopyFrom(request)
+        bare.ClearField("resume")
+        async for output in super().say(bare, turn, stop):
+            yield output
+
+
+class TakesDecisionsOut(Parrot):
+    """Works the decisions off in the request it was given."""
+
+    async def prompt(self, request: PromptRequest, turn: TurnContext) -> Outputs:
+        async for output in super().prompt(request, turn):
+            yield output
+        if request.HasField("resume"):
+            del request.resume.decisions[:]
+
+
+class TriesOnce(Parrot):
+    """Takes a further attempt at a run for a mistake."""
+
+    async def prompt(self, request: PromptRequest, turn: TurnContext) -> Outputs:
+        if request.attempt > 1:
+            yield events.error("seen_before")
+            return
+        async for output in super().prompt(request, turn):
+            yield output
+
+
 class HidesACall(Parrot):
     """Has a call that it does not name."""
 
@@ -468,5 +583,14 @@ MUTANTS = (
     Mutant(FoldsTwice, "update_session_is_pure"),
     Mutant(DropsCheckpoints, "checkpoint_session_is_pure"),
     Mutant(ForgetsItsName, "update_session_keeps_the_name_of_the_conversation"),
+    Mutant(AsksInPython, "what_is_asked_can_be_decided"),
+    Mutant(AsksInPython, "a_paused_turn_says_what_it_waits_for"),
+    Mutant(AsksTwiceUnderOneName, "a_paused_turn_says_what_it_waits_for"),
+    Mutant(AsksForNothing, "a_paused_turn_says_what_it_waits_for"),
+    Mutant(TakesExpiryForACrash, "a_turn_goes_on_with_any_decision"),
+    Mutant(WaitsForPeopleAlone, "a_turn_that_waits_for_people_can_be_stopped"),
+    Mutant(AsksAgainAndAgain, "a_paused_turn_is_taken_up_with_any_decision"),
+    Mutant(TakesDecisionsOut, "a_turn_that_is_taken_up_changes_no_message_it_is_given"),
+    Mutant(TriesOnce, "a_further_attempt_is_a_turn_like_any_other"),
     Mutant(HidesACall, "the_capabilities_name_the_optional_calls"),
 )

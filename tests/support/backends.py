@@ -42,6 +42,7 @@ def _echo(text: str, **config: Any) -> Prompt:
 
 
 NO_TOOLS = "it uses no tools"
+NO_APPROVALS = {"asking": "it has nothing to ask people", "parking": "it has nothing to ask people"}
 NO_CHECKPOINTS = "it has nothing worth a checkpoint"
 
 ECHO = Subject(
@@ -52,7 +53,12 @@ ECHO = Subject(
         repeating=lambda word: _echo(f"the word is {word} and {word} again", delay_ms=1),
     ),
     frozenset(("update_session", "resume_session")),
-    lacks={"failing": "an echo never fails", "checkpointing": NO_CHECKPOINTS, "tool_using": NO_TOOLS},
+    lacks={
+        "failing": "an echo never fails",
+        "checkpointing": NO_CHECKPOINTS,
+        "tool_using": NO_TOOLS,
+        **NO_APPROVALS,
+    },
 )
 
 _ANSWER = [parts.text("hel"), parts.text("lo"), parts.usage(10, 2), parts.result("hello")]
@@ -78,6 +84,8 @@ SCRIPTED = Subject(
             parts.result("done"),
         ),
         repeating=lambda word: _script(parts.text("it is "), parts.text(word), parts.result()),
+        asking=_script(parts.text("may I?"), parts.approval("a1", arguments={"path": "/x"}), parts.result()),
+        parking=_script(parts.text("may I?"), parts.paused(parts.asked("a1"), parts.asked("a2"))),
     ),
     frozenset(BACKEND_OPTIONS),
 )
@@ -87,7 +95,8 @@ SCRIPTED_BARE = Subject(
     _REJECTED,
     frozenset(),
     lacks=dict.fromkeys(
-        ("long_running", "checkpointing", "tool_using", "repeating"), "the other scripted backend does that"
+        ("long_running", "checkpointing", "tool_using", "repeating", "asking", "parking"),
+        "the other scripted backend does that",
     ),
 )
 
@@ -112,6 +121,13 @@ elif verb == "checkpoint":
     say("checkpoint", provider_session_id=name)
     hear()
     say("result", text="kept", provider_session_id=name)
+elif verb == "ask":
+    say("approval", approval_id="a1", tool_name="read", arguments={"path": "/x"})
+    say("result", text=hear()["decision"])
+elif verb == "park" and "decisions" not in heard:
+    say("paused", approvals=[{"approval_id": "a1", "tool_name": "read"}])
+elif verb == "park":
+    say("result", text=heard["decisions"][0]["decision"])
 elif verb == "tool":
     say("tool_use", id="t1", name="read", arguments={"path": "/x"})
     say("tool_result", id="t1", name="read", result=[1, 2])
@@ -137,6 +153,8 @@ COMMAND = Subject(
         checkpointing=Prompt("checkpoint"),
         tool_using=Prompt("tool"),
         repeating=lambda word: Prompt(f"say {word}"),
+        asking=Prompt("ask"),
+        parking=Prompt("park"),
     ),
     frozenset(BACKEND_OPTIONS),
 )
@@ -154,6 +172,7 @@ LLAMA = Subject(
         "checkpointing": NO_CHECKPOINTS,
         "tool_using": NO_TOOLS,
         "repeating": "so small a model says what it likes",
+        **NO_APPROVALS,
     },
     deadline_s=60.0,
 )

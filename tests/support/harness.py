@@ -23,6 +23,7 @@ from support.snapshots import behind_grpc
 from turndock import events, jsontext, serving, wire
 from turndock.agent.v1 import (
     AgentStatus,
+    ApprovalAnswer,
     AskRequest,
     AskResponse,
     CancelRunRequest,
@@ -36,6 +37,7 @@ from turndock.agent.v1 import (
     NotifyResponse,
     PromptRequest,
     PromptResponse,
+    ResolveApprovalRequest,
     StartAgentRequest,
     StartAgentResponse,
     StopAgentRequest,
@@ -49,7 +51,18 @@ from turndock.errors import TurndockError
 from turndock.ports import AgentPersistence, Backend, Behavior, SessionStore
 from turndock.remote import RemoteBehavior, RemoteSessionStore
 from turndock.store.v1 import GetEventsRequest
-from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Event, Run, RunStatus, Session
+from turndock.types.v1 import (
+    AgentDefinition,
+    AgentLimits,
+    AgentPhase,
+    ApprovalDecision,
+    Cursor,
+    Event,
+    Run,
+    RunStatus,
+    Session,
+    ToolApprovalRequested,
+)
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.core.behavior_calls import Patience
 from turndock_server.stores.memory import MemorySessionStore
@@ -253,6 +266,17 @@ class Harness:
             request = InterruptRequest(agent_name=name, run_id=run_id)
             return (await self.served.stub.Interrupt(request)).outcome
 
+    async def resolve(self, *answers: ApprovalAnswer, name: str = "a1", request_id: str = "") -> AgentStatus:
+        """Answer approvals."""
+        with wire.translated():
+            request = ResolveApprovalRequest(agent_name=name, answers=answers, request_id=request_id)
+            return (await self.served.stub.ResolveApproval(request, timeout=WAIT_S)).agent
+
+    async def until_asked(self, count: int = 1, name: str = "a1") -> list[ToolApprovalRequested]:
+        """Wait until so many approvals are pending; they are."""
+        status = await self.until(lambda status: len(status.pending_approvals) == count, name)
+        return list(status.pending_approvals)
+
     async def unhalt(self, name: str = "a1") -> AgentStatus:
         with wire.translated():
             return (await self.served.stub.Unhalt(UnhaltRequest(agent_name=name))).agent
@@ -310,6 +334,33 @@ class Harness:
                 if got and got[-1].sequence >= upto:
                     return got
         raise AssertionError(f"the watch ended after {[event.sequence for event in got]}")
+
+
+# --- Answers -------------------------------------------------------------------------------------------------------
+
+
+def approve(approval_id: str, **fields: Any) -> ApprovalAnswer:
+    return ApprovalAnswer(
+        approval_id=approval_id, decision=ApprovalDecision.APPROVAL_DECISION_APPROVE, **fields
+    )
+
+
+def edit(approval_id: str, arguments: object, **fields: Any) -> ApprovalAnswer:
+    return ApprovalAnswer(
+        approval_id=approval_id,
+        decision=ApprovalDecision.APPROVAL_DECISION_EDIT,
+        arguments_json=jsontext.canonical(arguments),
+        **fields,
+    )
+
+
+def reject(approval_id: str, feedback: str = "", **fields: Any) -> ApprovalAnswer:
+    return ApprovalAnswer(
+        approval_id=approval_id,
+        decision=ApprovalDecision.APPROVAL_DECISION_REJECT,
+        feedback=feedback,
+        **fields,
+    )
 
 
 # --- Small words ---------------------------------------------------------------------------------------------------

@@ -57,6 +57,20 @@ def ckpt_or_on(provider_session_id: str) -> Part:
     return {"ckpt?": provider_session_id}
 
 
+def approval(approval_id: str, tool_name: str = "rm", **fields: Any) -> Part:
+    """Waits for a decision with the turn open, then says how the tool's call ended."""
+    return {"approval": asked(approval_id, tool_name, **fields)}
+
+
+def paused(*approvals: dict[str, Any]) -> Part:
+    """Ends for now; the next script is what follows the decisions."""
+    return {"paused": list(approvals)}
+
+
+def asked(approval_id: str, tool_name: str = "rm", **fields: Any) -> dict[str, Any]:
+    return {"approval_id": approval_id, "tool_name": tool_name, **fields}
+
+
 def emit(count: int, *, size: int = 8, batch: int = 1) -> Part:
     return {"emit": {"count": count, "size": size, "batch": batch}}
 

@@ -273,6 +273,19 @@ class DispatchesTheHalted(MemorySessionStore):
         return response
 
 
+class WakesThePaused(MemorySessionStore):
+    """A turn that waits for approvals is work like any other."""
+
+    async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
+        response = await super().list_orphans(request)
+        listed = {(session.scope.tenant, session.id) for session in response.sessions}
+        for record in self._database.records.values():
+            session = record.visible_session()
+            if session is not None and record.running() and record.key not in listed:
+                response.sessions.append(session)
+        return response
+
+
 class RunsRetriesAgain(MemorySessionStore):
     """A run that is enqueued again waits again."""
 
@@ -338,5 +351,6 @@ MUTANTS = (
     Mutant(CountsBeforeItWrites, "twenty_parallel_runs_meet_a_limit_of_three"),
     Mutant(LooksBeforeItReleases, "no_run_falls_between_enqueue_and_release"),
     Mutant(DispatchesTheHalted, "what_waits_in_a_halted_session_is_no_work"),
+    Mutant(WakesThePaused, "a_paused_session_has_no_work_before_its_time"),
     Mutant(RunsRetriesAgain, "a_known_run_is_returned_as_it_stands"),
 )

@@ -41,6 +41,7 @@ COMMANDS = [
     *(("runs", name) for name in ("list", "show", "cancel", "edit")),
     *(("sessions", name) for name in ("list", "search", "stats", "show", "delete", "export", "import")),
     ("usage",),
+    *(("approvals", name) for name in ("list", "approve", "edit", "reject")),
     *(("artifacts", name) for name in ("put", "get", "list", "delete")),
     *(("maintenance", name) for name in ("run", "check")),
     *(("tokens", name) for name in ("create", "list", "revoke")),

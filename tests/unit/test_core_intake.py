@@ -85,7 +85,7 @@ def test_types_of_the_host_are_replaced_and_named(host_type: int) -> None:
 
 def test_all_other_types_pass() -> None:
     others = set(events.TYPES.values()) - set(HOST_TYPES)
-    assert len(others) == 14
+    assert len(others) == 13
     for event_type in others:
         assert intake().event(Event(type=event_type)).type == event_type
 

@@ -144,7 +144,7 @@ def test_a_cancelled_run_has_its_terminal_event() -> None:
 def test_another_attempt_waits_again_and_says_what_does_not_count() -> None:
     again = transcript.next_attempt(RUN)
     assert (again.status, again.attempt, again.started_at_us) == (RunStatus.RUN_STATUS_PENDING, 3, 0)
-    closing = transcript.superseding(RUN, {"t1": "ls"})
+    closing = transcript.superseding(RUN, {"t1": "ls"}, ())
     assert names(closing) == ["tool_call_failed", "custom"]
     assert closing[-1].custom.name == "turndock.attempt_superseded"
     assert closing[-1].custom.data_json == '{"attempt":2,"run_id":"r1"}'

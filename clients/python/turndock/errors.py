@@ -92,6 +92,12 @@ REASONS: Mapping[str, ReasonInfo] = _table(
     ("SESSION_NOT_FOUND", Code.NOT_FOUND, False, "Check the session id and the scope of your credentials."),
     ("RUN_NOT_FOUND", Code.NOT_FOUND, False, "Check the run id and its session."),
     ("AGENT_NOT_FOUND", Code.NOT_FOUND, False, "Check the agent's name, or start it."),
+    (
+        "APPROVAL_NOT_FOUND",
+        Code.NOT_FOUND,
+        False,
+        "Check the approval id, or list what is pending with GetAgent.",
+    ),
     ("TURN_NOT_FOUND", Code.NOT_FOUND, False, "The turn has ended; nothing needs to be done."),
     ("ALREADY_EXISTS", Code.ALREADY_EXISTS, False, "Choose another name, or use what exists."),
     (
@@ -134,7 +140,7 @@ REASONS: Mapping[str, ReasonInfo] = _table(
         "APPROVAL_RESOLVED",
         Code.FAILED_PRECONDITION,
         False,
-        "The request has its answer already; nothing was run.",
+        "The request has its answer already, which the metadata shows; nothing was run.",
     ),
     ("SEQUENCE_CONFLICT", Code.ABORTED, True, "Read the log's head and decide again."),
     (

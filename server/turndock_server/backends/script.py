@@ -206,9 +206,14 @@ class Asked(Config):
     arguments: Any = Field(default_factory=dict[str, Any])
     allowed: list[_Choice] = Field(default_factory=list[_Choice])
     message: str = ""
+    expires_in_ms: int | None = None
+    """How long it waits for an answer; unset = for ever."""
 
     def request(self) -> ToolApprovalRequested:
         """As the contract has it."""
+        expires_at_us = None
+        if self.expires_in_ms is not None:
+            expires_at_us = events.now_us() + self.expires_in_ms * 1000
         return ToolApprovalRequested(
             approval_id=self.approval_id,
             tool_call_id=self.tool_call_id or self.approval_id,
@@ -216,6 +221,7 @@ class Asked(Config):
             arguments_json=jsontext.canonical(self.arguments),
             allowed_decisions=[_DECISIONS[name] for name in self.allowed],
             message=self.message,
+            expires_at_us=expires_at_us,
         )
 
 

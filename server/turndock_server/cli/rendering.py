@@ -1,6 +1,6 @@
 """Messages as people read them: rows of tables, facts below each other, an event on a line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from google.protobuf.message import Message
@@ -11,6 +11,7 @@ from turndock.plugin.v1 import ContractKind, ProbeResponse
 from turndock.store.v1 import GetCostSummaryResponse, GetSessionStatsResponse, GetUsageSummaryResponse
 from turndock.types.v1 import (
     AgentPhase,
+    ApprovalDecision,
     Artifact,
     Event,
     Failure,
@@ -18,6 +19,7 @@ from turndock.types.v1 import (
     RunStatus,
     Session,
     SessionStatus,
+    ToolApprovalRequested,
     Usage,
 )
 from turndock_server.cli.output import enum_name, moment, one_line, size
@@ -26,6 +28,8 @@ AGENT_COLUMNS = ("NAME", "PHASE", "QUEUED", "BACKEND", "TURNS", "LAST ACTIVITY",
 RUN_COLUMNS = ("RUN", "STATUS", "ACCEPTED", "PROMPT", "OUTCOME")
 SESSION_COLUMNS = ("SESSION", "AGENT", "STATUS", "EVENTS", "UPDATED", "TAGS")
 ARTIFACT_COLUMNS = ("KEY", "SIZE", "TYPE", "STORED", "SESSION")
+
+APPROVAL_COLUMNS = ("APPROVAL", "AGENT", "TOOL", "ARGUMENTS", "MAY", "EXPIRES", "MESSAGE")
 
 _CUT = 160
 
@@ -131,6 +135,30 @@ def run_facts(run: Run) -> dict[str, object]:
         "answer": run.response.text if run.HasField("response") else None,
         "failure": failure(run.failure) if run.HasField("failure") else None,
     }
+
+
+def approval_row(agent_name: str, request: ToolApprovalRequested) -> tuple[object, ...]:
+    """A row of `APPROVAL_COLUMNS`."""
+    return (
+        request.approval_id,
+        agent_name,
+        request.tool_name,
+        one_line(request.arguments_json, 80),
+        ", ".join(decision(each) for each in request.allowed_decisions) or "approve, edit, reject",
+        moment(request.expires_at_us),
+        one_line(request.message, 60),
+    )
+
+
+def decision(what: ApprovalDecision.ValueType) -> str:
+    """What was, or may be, decided."""
+    return enum_name(ApprovalDecision, what, "APPROVAL_DECISION_")
+
+
+def how_to_decide(agent_name: str, request: ToolApprovalRequested) -> str:
+    """What somebody may do about a request."""
+    verbs = [decision(each) for each in request.allowed_decisions] or ["approve", "edit", "reject"]
+    return f"waits: turndock approvals {'|'.join(verbs)} {agent_name} {request.approval_id}"
 
 
 def session_row(session: Session) -> tuple[object, ...]:
@@ -304,8 +332,8 @@ def _fact(name: str, value: object) -> str:
         return failure(value)
     if isinstance(value, Usage):
         return usage(value)
-    if name == "duration_us" and isinstance(value, int):
-        return f"{value / 1_000_000:.3f} s"
+    if name in _NUMBERS and isinstance(value, int):
+        return _NUMBERS[name](value)
     if name in _MUTE or not isinstance(value, (str, int)):
         return ""
     if name == "text":
@@ -317,3 +345,9 @@ _MUTE = frozenset(("original_prompt", "role", "attempt", "rewritten", "incomplet
 """Fields that say the same as others, or nothing a reader misses."""
 _PLAIN = frozenset(("prompt", "reason", "stop_reason", "name", "message", "policy"))
 """Fields that need no name before them."""
+_NUMBERS: dict[str, Callable[[int], str]] = {
+    "duration_us": lambda us: f"{us / 1_000_000:.3f} s",
+    "expires_at_us": lambda us: f"expires={moment(us)}",
+    "decision": lambda number: enum_name(ApprovalDecision, number, "APPROVAL_DECISION_"),
+}
+"""Numbers that say nothing to a reader as they are."""

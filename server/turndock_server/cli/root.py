@@ -7,6 +7,7 @@ import typer
 from turndock_server import __version__
 from turndock_server.cli import (
     agents,
+    approvals,
     artifacts,
     info,
     local,
@@ -66,6 +67,7 @@ app.add_typer(agents.app, name="agents", rich_help_panel=USE)
 for command in (prompts.ask, prompts.tell, agents.interrupt, agents.notify, agents.unhalt):
     app.command(rich_help_panel=USE)(command)
 app.add_typer(runs.app, name="runs", rich_help_panel=USE)
+app.add_typer(approvals.app, name="approvals", rich_help_panel=USE)
 for command in (watching.watch, queries.usage, info.info):
     app.command(rich_help_panel=LOOK)(command)
 transfer.add_to(sessions.app)

@@ -1,12 +1,15 @@
 """`turndock watch`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turndock_server.cli.connection import Connection, connected
 from turndock_server.cli.options import AgentArgument
 from turndock_server.cli.output import hint, say, say_json_line, to_json
+
+if TYPE_CHECKING:
+    from turndock.client import AgentHandle
 
 
 @connected
@@ -63,3 +66,14 @@ async def watch(
                 say_json_line(to_json(event))
             else:
                 say(event_line(event))
+            if event.HasField("tool_approval_requested"):
+                await _say_how_to_decide(agent, event.tool_approval_requested.approval_id)
+
+
+async def _say_how_to_decide(agent: "AgentHandle", approval_id: str) -> None:
+    """Say what somebody may do about a request, unless it is decided already."""
+    from turndock_server.cli.rendering import how_to_decide
+
+    for request in await agent.approvals():
+        if request.approval_id == approval_id:
+            hint(how_to_decide(agent.name, request))

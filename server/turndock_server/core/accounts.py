@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from turndock.types.v1 import AgentLimits, Failure, Run, RunOrigin, Session, Usage
+from turndock.types.v1 import AgentLimits, AgentRecord, Failure, Run, RunOrigin, Session, Usage
+from turndock_server.core.lifecycle import Outcome
 
 DEFAULT_LIMITS = AgentLimits(
     watchdog_ms=600_000,
@@ -59,3 +60,12 @@ def exhausted(session: Session, run: Run) -> Failure | None:
             reason="self_chain_limit", message=f"the agent chained {limits.max_self_chain} runs in a row"
         )
     return None
+
+
+def book(record: AgentRecord, run: Run, outcome: Outcome) -> None:
+    """Note in an agent's record, in place, what a turn has come to."""
+    record.backend_session.CopyFrom(outcome.session)
+    record.last_run_id = run.id
+    record.turn_count += 1
+    record.turn_time_us += outcome.active_us
+    add_usage(record.total_usage, outcome.usage)

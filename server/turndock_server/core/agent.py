@@ -10,44 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from turndock import events
 from turndock.agent.v1 import AgentStatus
-from turndock.backend.v1 import PromptRequest
+from turndock.backend.v1 import Resume
 from turndock.errors import TurndockError
 from turndock.ports import Backend
 from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
-from turndock.types.v1 import (
-    Event,
-    EventType,
-    Failure,
-    HostLostPolicy,
-    Response,
-    Run,
-    RunStatus,
-    Session,
-    SessionChanged,
-)
-from turndock_server.core import accounts, attach, history, transcript
-from turndock_server.core.attach import BackendNotReady
+from turndock.types.v1 import Event, Failure, Response, Run, RunStatus, Session
+from turndock_server.core import accounts, attach, history, parking, recovery, transcript
 from turndock_server.core.behavior_calls import BehaviorCalls, Patience
-from turndock_server.core.capture import Capture
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.decisions import Decisions
+from turndock_server.core.desk import Desk
 from turndock_server.core.environment import AgentEnds, Environment
 from turndock_server.core.feed import AgentKey
-from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
 from turndock_server.core.mailbox import Mailbox
 from turndock_server.core.notices import Notices
 from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
 from turndock_server.core.session_writer import SessionWriter
-from turndock_server.core.status import status_of
+from turndock_server.core.status import status_of_live
 from turndock_server.core.tool_policy import judge, violation
-from turndock_server.core.turn import Turn, TurnHooks
-
-MAX_ATTEMPTS = 3
-"""A run whose host died this often fails even if its agent asked for retries: it may be what kills the host."""
+from turndock_server.core.turn import Earlier, Turn, TurnHooks
+from turndock_server.core.turns import Place, turn_of
 
 
 class Agent:
@@ -61,11 +48,13 @@ class Agent:
         "_env",
         "_hurried",
         "_kill",
+        "_parked",
         "_turn",
         "_unsettled",
         "_winding_down",
         "backend_ready",
         "current_run_id",
+        "desk",
         "interrupted_for",
         "key",
         "last_activity",
@@ -112,10 +101,14 @@ class Agent:
         )
         self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
         self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
-        self._unsettled = [run for run in claim.runs if run.status != RunStatus.RUN_STATUS_PENDING]
+        self.desk = Desk(env.journal, key, self.writer, self._approvals_changed)
+        self._parked, self._unsettled = parking.told_apart(claim)
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
                 self.mailbox.put(run)
+        if self._parked is not None:
+            self.current_run_id, self.phase = self._parked.id, move(self.phase, Phase.AWAITING_APPROVAL)
+            self.desk.hold(self._parked)
 
     @property
     def session(self) -> Session:
@@ -138,6 +131,10 @@ class Agent:
         if not self.session.agent.ready:
             await self._pre_run()
         while not self.stopping:
+            if self._parked is not None:
+                if not await self._go_on(self._parked):
+                    return
+                continue
             if await self._decisions.drain():
                 await self.snapshots.save_title(self)
                 self.publish_status()
@@ -150,12 +147,14 @@ class Agent:
                 await self._decisions.put_first(preferred)
 
     def next_run(self) -> Run | None:
-        """The run that would be dispatched now; None while halted or when none waits."""
-        return None if self.session.agent.halted else self.mailbox.next()
+        """The run that would be dispatched now; None while halted, while a turn is parked, or when none waits."""
+        return None if self.session.agent.halted or self._parked is not None else self.mailbox.next()
 
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
+        if self._parked is not None and not self._unsettled:
+            return self._kill is not None or parking.has_work(self.session)
         if self._unsettled or self.mailbox.pending_notifications or not self.session.agent.ready:
             return True
         return self.next_run() is not None
@@ -206,7 +205,7 @@ class Agent:
                     raise
                 self.mailbox.remove(run.id)  # Its row says that it no longer waits.
                 return
-        await self._settle(run, await self._run_turn(run, verdict.prompt))
+        await self._end_turn(run, verdict.prompt, await self._run_turn(run, verdict.prompt))
 
     @property
     def begin_lock(self) -> asyncio.Lock:
@@ -226,6 +225,9 @@ class Agent:
         if self._attaching is not None:
             self._kill = self._kill or kill
             self._attaching.set()  # The backend is not waited for any longer.
+            return True
+        if self._parked is not None and kill in (Kill.INTERRUPT, Kill.STOP):
+            self._kill = self._kill or kill  # Whoever runs the loop next ends it.
             return True
         return self._turn is not None and self._turn.kill(kill)
 
@@ -277,14 +279,7 @@ class Agent:
     def status(self) -> AgentStatus:
         """The agent as seen from outside."""
         self.session.agent.state_json = self._conduct.state_json
-        return status_of(
-            self.session,
-            self.phase,
-            queued=len(self.mailbox),
-            last_activity_us=self.last_activity_us,
-            current_run_id=self.current_run_id,
-            pending_notifications=self.mailbox.pending_notifications,
-        )
+        return status_of_live(self)
 
     def publish_status(self) -> None:
         """Show the status to whoever watches it."""
@@ -308,73 +303,85 @@ class Agent:
         self._enter(Phase.PROCESSING)
         return started
 
-    async def _run_turn(self, run: Run, prompt: str) -> Outcome:
+    async def _run_turn(
+        self, run: Run, prompt: str, resume: Resume | None = None, earlier: Earlier | None = None
+    ) -> Outcome:
         """The backend's part. A backend that cannot be had fails the turn like any other fault."""
         record = self.session.agent
-        definition, limits = record.definition, record.definition.limits
         try:
             await self._attach_backend()
-        except BackendNotReady as error:
+        except attach.BackendNotReady as error:
             kill = self._kill or (Kill.SHUTDOWN if self._winding_down else None)
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
             self._attaching = None
-        turn = self._turn = Turn(
-            self._backend(),
-            PromptRequest(
-                scope=self.key.scope,
-                session=record.backend_session,
-                prompt=prompt,
-                run_id=run.id,
-                attempt=run.attempt,
-                session_id=self.session.id,
-                agent_name=definition.agent_name,
-                metadata_json=run.metadata_json,
-            ),
-            Intake(self.session.id, run.id, definition.backend, run.correlation_id),
-            Capture.within(limits),
-            TurnHooks(
-                store=lambda batch: self.snapshots.append(run.id, batch, self),
-                keep_session=self.writer.keep_backend_session,
-                titled=self.snapshots.titled,
-                observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
-                judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
-            ),
-            watchdog_s=limits.watchdog_ms / 1000 if limits.watchdog_ms else None,
-            inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
+        hooks = TurnHooks(
+            store=lambda batch: self.snapshots.append(run.id, batch, self),
+            keep_session=self.writer.keep_backend_session,
+            ask=self.desk.ask,
+            titled=self.snapshots.titled,
+            observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
+            judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
         )
+        place = Place(self.session, self.key.scope, self._backend(), hooks)
+        turn = self._turn = turn_of(run, prompt, place, resume, earlier)
         if self._kill is not None:
             turn.kill(self._kill)
-        outcome = await turn.run()
+        outcome = await self.desk.attend(run, turn)
         if attach.is_lost(outcome.failure):
             self.backend_ready = False
         return outcome
 
     async def _attach_backend(self) -> None:
         """Take the conversation up again after a wake, or after the backend was lost; nothing to do otherwise."""
-        if self.backend_ready:
-            return
-        record = self.session.agent
-        attached = await attach.patiently(
-            lambda: attach.resume_or_start(
-                self._backend(), self.key.scope, self.session.id, record.definition, record.backend_session
-            ),
-            self._env.backend_wait_s,
-            self._attaching or asyncio.Event(),
-            given_up=lambda: self._kill is not None or self._winding_down,
-        )
-        record.backend_session.CopyFrom(attached.session)
-        self.backend_ready = True
-        changed = SessionChanged(reason="reattached", restored_backend=attached.restored)
-        await self.writer.append(
-            [transcript.session_event(self.session.id, EventType.EVENT_TYPE_SESSION_RESUMED, changed)]
-        )
+        if not self.backend_ready:
+            patience = partial(
+                attach.patiently,
+                patience_s=self._env.backend_wait_s,
+                killed=self._attaching or asyncio.Event(),
+                given_up=lambda: self._kill is not None or self._winding_down,
+            )
+            await attach.again(self._backend, self.key.scope, self.writer, patience)
+            self.backend_ready = True
 
     def _backend(self) -> Backend:
         return self._env.backend(self.session.agent.definition.backend)
 
     # --- A turn's end --------------------------------------------------------------------------------------------
+
+    async def _end_turn(self, run: Run, prompt: str, outcome: Outcome) -> None:
+        """Settle a turn, or park it until people have decided."""
+        turn = self._turn
+        place = parking.Place(self.writer, self.desk, turn.record.capture) if turn is not None else None
+        if place is None or not await parking.park(run, prompt, outcome, place):
+            await self._settle(run, outcome)
+            return
+        self._turn, self._parked = None, run
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
+        self._enter(Phase.AWAITING_APPROVAL)
+
+    async def _go_on(self, run: Run) -> bool:
+        """Take a parked turn up, or end it if it was killed; False if it still waits."""
+        if self._kill is not None:
+            await self.end_parked(self._kill)
+            return True
+        await self.desk.expire()
+        if not parking.is_decided(self.session):
+            return False
+        prompt, resume, earlier = await parking.take_up(self._env.journal, self.key, self.writer, run)
+        self._parked, self._attaching = None, asyncio.Event()
+        self._enter(Phase.PROCESSING)
+        await self._end_turn(run, prompt, await self._run_turn(run, prompt, resume, earlier))
+        return True
+
+    async def end_parked(self, kill: Kill) -> None:
+        """End a parked turn, if there is one, without its backend."""
+        run, self._parked = self._parked, None
+        if run is not None:
+            await self._settle(
+                run, await parking.given_up(self._env.journal, self.key, self.writer, run, kill)
+            )
 
     async def _settle(self, run: Run, outcome: Outcome) -> None:
         """The one terminal write, then all that follows from it, in the order callers may rely on."""
@@ -399,12 +406,7 @@ class Agent:
         if response is not None:
             response.text = self._env.redact_text(response.text)
             ended.response.CopyFrom(transcript.without_events(response))
-        record = self.session.agent
-        record.backend_session.CopyFrom(outcome.session)
-        record.last_run_id = run.id
-        record.turn_count += 1
-        record.turn_time_us += outcome.duration_us
-        accounts.add_usage(record.total_usage, outcome.usage)
+        accounts.book(self.session.agent, run, outcome)
         stored = await self.writer.flush(
             ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
         )
@@ -413,8 +415,8 @@ class Agent:
             first, terminal = stored.results[0].event, stored.results[-1].event
             turn.record.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
             transcript.with_events(response, turn.record.kept_with(terminal), terminal)
-            if self._env.redact_text is not str:
-                # What the turn kept is as the backend said it; the log has it without secrets.
+            if self._env.redact_text is not str or turn.is_continued:
+                # What the turn kept is as the backend said it, and its last part; the log has all, without secrets.
                 response = await history.response_of(self._env.journal, self.key, ended)
         return ended, response
 
@@ -476,33 +478,21 @@ class Agent:
         if is_terminal(run.status):
             await self._conclude(run, await history.response_of(journal, self.key, run))
             return
-        policy = self.session.agent.definition.limits.host_lost_policy
-        if policy == HostLostPolicy.HOST_LOST_POLICY_RETRY and run.attempt < MAX_ATTEMPTS:
-            again = transcript.next_attempt(run)
-            left = await history.left_by(journal, self.key, run.id)
-            superseded = transcript.superseding(run, left.open_tools)
-            await self.writer.flush(again, superseded, expected=RunStatus.RUN_STATUS_RUNNING)
-            self.mailbox.put(again)
+        left = await history.left_by(journal, self.key, run.id)
+        if recovery.is_retried(self.session, run):
+            self.mailbox.put(await recovery.tried_again(self.writer, run, left))
             return
         self._enter(Phase.PROCESSING)
         self.current_run_id = run.id
-        failure = Failure(
-            reason="host_lost",
-            message="the host that ran this turn ended in the middle of it",
-            retryable=True,
-        )
-        left = await history.left_by(journal, self.key, run.id)
         if left.title:
             self.snapshots.titled(left.title)
-        lost = Outcome(
-            terminal=failure,
-            session=self.session.agent.backend_session,
-            text=left.text,
-            usage=left.usage,
-            open_tools=left.open_tools,
-            turn_count=left.turn_count,
-        )
-        await self._settle(run, lost)
+        await self._settle(run, recovery.lost(self.session, left))
+
+    def _approvals_changed(self) -> None:
+        if self._turn is not None and not self._turn.over:
+            self._enter(Phase.AWAITING_APPROVAL if self.desk.pending() else Phase.PROCESSING)
+        else:
+            self.publish_status()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = move(self.phase, phase)

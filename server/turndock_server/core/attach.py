@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from turndock import events
 from turndock.backend.v1 import ResumeSessionRequest, StartSessionRequest, TerminateSessionRequest
 from turndock.errors import Code, TurndockError, is_not_offered
 from turndock.ports import Backend
-from turndock.types.v1 import AgentDefinition, BackendSession, Failure, Scope
+from turndock.types.v1 import AgentDefinition, BackendSession, EventType, Failure, Scope, SessionChanged
+from turndock_server.core import transcript
+from turndock_server.core.session_writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +155,23 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 
 _left: set[asyncio.Task[Any]] = set()
 """The loop keeps only weak references to tasks."""
+
+
+async def again(
+    backend: Callable[[], Backend],
+    scope: Scope | None,
+    writer: SessionWriter,
+    patience: Callable[[Callable[[], Coroutine[Any, Any, Attached]]], Awaitable[Attached]],
+) -> None:
+    """Take an agent's conversation up again and say so in its log. Raises as `patiently`."""
+    session = writer.session
+    record = session.agent
+    attached = await patience(
+        lambda: resume_or_start(backend(), scope, session.id, record.definition, record.backend_session)
+    )
+    record.backend_session.CopyFrom(attached.session)
+    changed = SessionChanged(reason="reattached", restored_backend=attached.restored)
+    await writer.append([transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_RESUMED, changed)])
 
 
 def start_failure(error: Exception) -> Failure:

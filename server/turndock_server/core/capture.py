@@ -32,15 +32,19 @@ class Capture:
     first_omission: str = ""
 
     @classmethod
-    def within(cls, limits: AgentLimits) -> Capture:
-        """A capture with an agent's limits."""
-        return cls(
+    def within(cls, limits: AgentLimits, earlier: Coverage | None = None) -> Capture:
+        """A capture with an agent's limits, which counts on from what an earlier part of the turn has."""
+        capture = cls(
             limits.max_events_per_turn if limits.HasField("max_events_per_turn") else DEFAULT_MAX_EVENTS,
             limits.max_event_bytes_per_turn
             if limits.HasField("max_event_bytes_per_turn")
             else DEFAULT_MAX_BYTES,
             limits.capture_mode == CaptureMode.CAPTURE_MODE_LOSSLESS,
         )
+        if earlier is not None:
+            capture.observed, capture.retained = earlier.observed, earlier.retained
+            capture.retained_bytes, capture.first_omission = earlier.retained_bytes, earlier.first_omission
+        return capture
 
     def take(self, kind: str, size: int) -> bool:
         """Count an event of `size` bytes; True if it is kept. Raises `CaptureOverflow` when it must be and cannot.

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 
 from turndock import events
 from turndock.store.v1 import GetEventsRequest, ListRunsRequest
-from turndock.types.v1 import Event, EventType, Page, Response, Run, RunStatus, Usage
+from turndock.types.v1 import (
+    Event,
+    EventType,
+    Page,
+    Response,
+    Run,
+    RunStatus,
+    ToolApprovalRequested,
+    Usage,
+)
 from turndock_server.core import transcript
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.journal import Journal
 
 _RUNS_PER_PAGE = 1_000
+
+_DECIDED = (EventType.EVENT_TYPE_TOOL_APPROVAL_GRANTED, EventType.EVENT_TYPE_TOOL_APPROVAL_DENIED)
+_BESIDE = frozenset((EventType.EVENT_TYPE_MESSAGE_SENT, *_DECIDED))
+"""What the host itself writes into a turn before its end; no response carries it."""
 
 
 async def run_events(journal: Journal, key: AgentKey, run_id: str) -> AsyncIterator[Event]:
@@ -67,6 +80,24 @@ async def notifications(journal: Journal, key: AgentKey, after: int) -> AsyncIte
         after = page.scanned_through
 
 
+async def approvals_decided(
+    journal: Journal, key: AgentKey, approval_ids: Collection[str]
+) -> dict[str, Event]:
+    """The events that decided these approvals, by id, as far as they are decided."""
+    decided: dict[str, Event] = {}
+    after = 0
+    while True:
+        page = await journal.get_events(
+            GetEventsRequest(scope=key.scope, session_id=key.session_id, after_sequence=after, types=_DECIDED)
+        )
+        for event in page.events:
+            if event.tool_approval_decided.approval_id in approval_ids:
+                decided[event.tool_approval_decided.approval_id] = event
+        if page.scanned_through <= after or page.scanned_through >= page.head:
+            return decided
+        after = page.scanned_through
+
+
 async def response_of(journal: Journal, key: AgentKey, run: Run) -> Response | None:
     """The response of a run that succeeded, with the events it carried; None if it did not succeed."""
     if not run.HasField("response"):
@@ -84,7 +115,7 @@ async def response_of(journal: Journal, key: AgentKey, run: Run) -> Response | N
             if coverage.retained == coverage.observed:
                 kept.append(event)
             transcript.with_events(answer, kept, event)
-        elif event.type != EventType.EVENT_TYPE_MESSAGE_SENT and len(kept) < wanted:
+        elif event.type not in _BESIDE and len(kept) < wanted:
             kept.append(event)
     return answer
 
@@ -97,6 +128,8 @@ class Remains:
     usage: Usage | None = None
     open_tools: dict[str, str] = field(default_factory=dict[str, str])
     """Tool calls that have a beginning and no end: id → name."""
+    open_approvals: dict[str, ToolApprovalRequested] = field(default_factory=dict[str, ToolApprovalRequested])
+    """Approvals that nobody has decided on, by id."""
     turn_count: int = 0
     title: str = ""
     """The title it gave the conversation; empty = none."""
@@ -125,5 +158,13 @@ async def left_by(journal: Journal, key: AgentKey, run_id: str) -> Remains:
             case EventType.EVENT_TYPE_TOOL_CALL_FAILED:
                 left.open_tools.pop(event.tool_call_failed.tool_call_id, None)
             case _:
-                pass
+                _keep_open(event, left)
     return left
+
+
+def _keep_open(event: Event, left: Remains) -> None:
+    """Note, in place, whether the event opens or closes an approval."""
+    if event.HasField("tool_approval_requested"):
+        left.open_approvals[event.tool_approval_requested.approval_id] = event.tool_approval_requested
+    elif event.HasField("tool_approval_decided"):
+        left.open_approvals.pop(event.tool_approval_decided.approval_id, None)

@@ -17,6 +17,7 @@ from turndock.agent.v1 import (
     ListAgentsResponse,
     NotifyRequest,
     NotifyResponse,
+    ResolveApprovalRequest,
     StopAgentRequest,
     WatchRequest,
 )
@@ -60,6 +61,9 @@ from turndock_server.core.watch import ReadLog, WatchContext, watch
 log = logging.getLogger(__name__)
 
 MAX_PAGE = 1_000
+
+_REFUSED = frozenset(("VALIDATION_ERROR", "APPROVAL_NOT_FOUND", "APPROVAL_RESOLVED", "IDEMPOTENCY_CONFLICT"))
+"""Errors of a call that has changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +304,8 @@ class Host:
     @to_its_end
     async def interrupt(self, located: Located, request: InterruptRequest) -> InterruptResponse:
         """Kill the turn under way, wherever it runs."""
+        if located.live is None and located.session.agent.HasField("parked"):
+            located = Located(located.key, located.session, await self.claimed(located))
         current = located.live.current_run_id if located.live is not None else ""
         if located.live is None or not current:
             answer = InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
@@ -316,6 +322,7 @@ class Host:
             killed = located.live.kill(Kill.INTERRUPT, current)
             if not killed and not request.request_id:  # the turn has just ended by itself
                 return InterruptResponse(outcome=InterruptOutcome.INTERRUPT_OUTCOME_IDLE)
+            self.roster.wake(located.live)  # A parked turn is ended by the loop.
         return answer
 
     async def _store_once(self, located: Located, event: Event) -> tuple[Event, bool]:
@@ -328,6 +335,23 @@ class Host:
                 request = AppendEventsRequest(scope=located.key.scope, events=[event])
                 result = (await self.journal.append_events(request)).results[0]
         return result.event, result.duplicate
+
+    @to_its_end
+    async def resolve_approval(
+        self, located: Located, request: ResolveApprovalRequest, principal: str
+    ) -> AgentStatus:
+        """Decide on approvals, all or none. Raises as `Desk.resolve`."""
+        async with self._awake(located) as agent:
+            try:
+                await agent.desk.resolve(request, principal)
+            except TurndockError as error:
+                if error.reason not in _REFUSED:
+                    # Nobody knows what the store has kept: its rows have to say so to the next owner.
+                    self.roster.drop(agent)
+                    agent.kill(Kill.STORAGE)
+                raise
+            self.roster.wake(agent)
+            return agent.status()
 
     @to_its_end
     async def unhalt(self, located: Located, request_id: str = "") -> AgentStatus:
@@ -379,6 +403,7 @@ class Host:
     async def _store_end(self, agent: Agent, reason: str, request_id: str, failure: Failure | None) -> None:
         """Its name is free and its mailbox closed; then its runs end, its backend, and its log."""
         await agent.settle_lost_runs()
+        await agent.end_parked(Kill.STOP)
         session = agent.session
         session.status = (
             SessionStatus.SESSION_STATUS_FAILED if failure else SessionStatus.SESSION_STATUS_COMPLETED

@@ -41,6 +41,7 @@ from turndock.types.v1 import (
     EVENT_TYPE_TOKEN_USAGE_UPDATED,
     EVENT_TYPE_TOOL_APPROVAL_DENIED,
     EVENT_TYPE_TOOL_APPROVAL_GRANTED,
+    EVENT_TYPE_TOOL_APPROVAL_REQUESTED,
     EVENT_TYPE_TOOL_CALL_COMPLETED,
     EVENT_TYPE_TOOL_CALL_FAILED,
     EVENT_TYPE_TOOL_CALL_STARTED,
@@ -77,16 +78,16 @@ HOST_TYPES: frozenset[int] = frozenset(
         EVENT_TYPE_RUN_CANCELLED,
         EVENT_TYPE_RUN_TIMEOUT,
         EVENT_TYPE_MESSAGE_SENT,
+        EVENT_TYPE_TOOL_APPROVAL_REQUESTED,
         EVENT_TYPE_TOOL_APPROVAL_GRANTED,
         EVENT_TYPE_TOOL_APPROVAL_DENIED,
     )
 )
-"""Types only the host writes."""
+"""Types only the host writes: a backend asks for an approval, and the host writes down that it did."""
 
 _JSON_FIELDS: dict[str, tuple[str, ...]] = {
     "tool_call_started": ("arguments_json",),
     "tool_call_completed": ("result_json",),
-    "tool_approval_requested": ("arguments_json",),
     "custom": ("data_json",),
 }
 _TEXT_FIELDS: dict[str, tuple[str, ...]] = {

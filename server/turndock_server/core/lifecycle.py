@@ -13,6 +13,7 @@ from turndock.types.v1 import (
     EventType,
     Failure,
     RunStatus,
+    ToolApprovalRequested,
     Usage,
 )
 
@@ -28,13 +29,15 @@ class Phase(enum.Enum):
 
 
 LEGAL_MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset({Phase.PROCESSING, Phase.DORMANT, Phase.STOPPED}),
+    Phase.IDLE: frozenset({Phase.PROCESSING, Phase.AWAITING_APPROVAL, Phase.DORMANT, Phase.STOPPED}),
     Phase.PROCESSING: frozenset({Phase.IDLE, Phase.AWAITING_APPROVAL, Phase.DORMANT, Phase.STOPPED}),
     Phase.AWAITING_APPROVAL: frozenset({Phase.PROCESSING, Phase.IDLE, Phase.DORMANT, Phase.STOPPED}),
     Phase.DORMANT: frozenset({Phase.IDLE, Phase.STOPPED}),
     Phase.STOPPED: frozenset(),
 }
-"""From → to. PROCESSING → DORMANT is a host that loses or gives up an agent in the middle of a turn."""
+"""From → to. PROCESSING → DORMANT is a host that loses or gives up an agent in the middle of a turn,
+AWAITING_APPROVAL → DORMANT also an agent that leaves memory while its turn is parked. IDLE → AWAITING_APPROVAL is its
+coming back."""
 
 
 class IllegalMove(RuntimeError):
@@ -99,6 +102,10 @@ class Outcome:
     """Events that are not stored yet."""
     turn_count: int = 0
     duration_us: int = 0
+    active_us: int = 0
+    """As `duration_us`, without the time the turn waited for people."""
+    open_approvals: list[ToolApprovalRequested] = field(default_factory=list[ToolApprovalRequested])
+    """Requests that nobody has decided on."""
 
     @property
     def status(self) -> RunStatus.ValueType:

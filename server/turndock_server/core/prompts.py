@@ -121,6 +121,8 @@ class Prompts:
             front=interrupts,
             only_if_idle=call.busy_policy == BusyPolicy.BUSY_POLICY_REJECT,
         )
+        if interrupts and located.session.agent.HasField("parked"):
+            await self._host.claimed(located)  # What it interrupts has to be in memory.
         waiter = self._host.roster.wait_for_run(located.key, run.id)
         try:
             accepted = await self._host.roster.enqueue_run(located.key, request, interrupts=interrupts)

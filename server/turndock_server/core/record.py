@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from turndock import events, jsontext
 from turndock.backend.v1 import Paused, Result
 from turndock.ports import TurnOutput
-from turndock.types.v1 import Event, EventType, Failure, Usage
+from turndock.types.v1 import Event, EventType, Failure, ToolApprovalRequested, Usage
 from turndock_server.core.capture import Capture, CaptureOverflow
+from turndock_server.core.history import Remains
 from turndock_server.core.intake import Intake
 from turndock_server.core.written import Pen, Piece, Written, encoded_text, piece_of, read, write
 
@@ -54,6 +55,11 @@ class TurnRecord:
         self._keeps_terminal = False
         self._stored: list[_Stored] = []
 
+    def go_on(self, left: Remains) -> None:
+        """Go on from what an earlier part of the turn left in the log."""
+        self.usage, self.open_tools, self.turn_count = left.usage, left.open_tools, left.turn_count
+        self._text.append(left.text.encode())
+
     @property
     def text(self) -> str:
         """All streamed text, joined with nothing between."""
@@ -74,6 +80,21 @@ class TurnRecord:
     def stored(self, first: int, incarnation: str, stored_at_us: int, count: int) -> None:
         """The next `count` events of the turn were stored under numbers from `first` on."""
         self._stored.append(_Stored(first, incarnation, stored_at_us, count))
+
+    def ask(self, request: ToolApprovalRequested) -> int | None:
+        """Count a request that is stored by itself; its place among what is kept, if it is."""
+        kind = EventType.EVENT_TYPE_TOOL_APPROVAL_REQUESTED
+        event = Event(type=kind, tool_approval_requested=request)
+        if not self.capture.take(events.kind(event), event.ByteSize()):
+            return None
+        self._kept.append((b"", kind, event.SerializeToString()))
+        return len(self._kept) - 1
+
+    def asked(self, event: Event, place: int | None) -> None:
+        """The request that was counted is stored, as this event."""
+        if place is not None:
+            self._kept[place] = (b"", event.type, event.SerializeToString())
+        self.stored(event.sequence, event.incarnation, event.stored_at_us, 1)
 
     # --- The response ----------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from turndock.store.v1 import (
 from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
 from turndock_server.core import history, transcript
 from turndock_server.core.agent import Agent
+from turndock_server.core.alarms import Alarms
 from turndock_server.core.behavior_calls import BehaviorAway
 from turndock_server.core.dispatcher import Dispatcher, Signal, Ticket
 from turndock_server.core.environment import AgentEnds, Environment
@@ -83,6 +84,7 @@ class Roster:
         self._dropped: set[AgentKey] = set()
         self._waiters: defaultdict[tuple[AgentKey, str], set[RunWaiter]] = defaultdict(set)
         self._upkeep: set[asyncio.Task[None]] = set()
+        self._alarms = Alarms(self._ring)
         self._winding_down = False
 
     # --- Life of the host ----------------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ class Roster:
         self._winding_down = True
         for task in self._upkeep:
             task.cancel()
+        self._alarms.stop()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         await self.dispatcher.stop()
         for agent in self._agents:
@@ -205,6 +208,7 @@ class Roster:
             await self.release(key, granted.epoch, force=True)
             raise
         self._agents.add(agent)
+        self._alarms.set(agent)
         return agent
 
     @to_its_end
@@ -327,6 +331,14 @@ class Roster:
         finally:
             # No await between the last look at the work and this line: a wake-up cannot fall in between.
             del self._loops[agent]
+            self._alarms.set(agent)
+
+    def _ring(self, key: AgentKey) -> Agent | None:
+        """Wake an agent; it is returned if it has nothing to do yet."""
+        agent = self._agents.get(key)
+        if agent is not None:
+            self.wake(agent)
+        return None if agent in self._loops or self._winding_down else agent
 
     async def loop_ended(self, agent: Agent) -> None:
         """Wait until the agent's loop does not run."""

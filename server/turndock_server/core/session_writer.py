@@ -78,6 +78,13 @@ class SessionWriter:
         self.advance(appended.last)
         return appended
 
+    async def append_checked(self, batch: Sequence[Event]) -> list[Event]:
+        """Store events whose ids may be known; as stored. Raises IDEMPOTENCY_CONFLICT for one that is."""
+        request = await self._append_request(batch, strict=True)
+        results = (await self._journal.append_events(request)).results
+        self.advance(results[-1].event.sequence)
+        return [result.event for result in results]
+
     async def append_once(self, event: Event) -> AppendResult:
         """Store an event whose id may be known; what became of it."""
         request = await self._append_request([event], strict=False)

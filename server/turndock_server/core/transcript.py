@@ -7,7 +7,8 @@ twice, token_usage_updated, message_received, run_completed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from turndock import events, jsontext
 from turndock.agent.v1 import AgentStatus
@@ -31,11 +32,15 @@ from turndock.types.v1 import (
     RunStatus,
     Scope,
     SessionChanged,
+    ToolApprovalRequested,
     ToolCallFailed,
 )
+from turndock_server.core import approvals
 from turndock_server.core.intake import Intake
 from turndock_server.core.lifecycle import TERMINAL_EVENT, Outcome
-from turndock_server.core.turn import Turn
+
+if TYPE_CHECKING:
+    from turndock_server.core.turn import Turn
 
 NOTIFIED = "turndock.notified"
 INTERRUPTED = "turndock.interrupted"
@@ -46,18 +51,19 @@ TITLE = events.TITLE
 MAX_RESPONSE_TEXT_BYTES = 1 << 20
 
 
-def _intake(run: Run) -> Intake:
+def intake_of(run: Run) -> Intake:
+    """What completes the host's own events of a run."""
     return Intake(run.session_id, run.id, run.provider, run.correlation_id)
 
 
 def of_run(run: Run, event: Event) -> Event:
     """An event of the host's own that belongs to a run, complete."""
-    return _intake(run).own(event)
+    return intake_of(run).own(event)
 
 
 def opening(run: Run, prompt: str) -> list[Event]:
     """The events that begin a turn."""
-    intake = _intake(run)
+    intake = intake_of(run)
     started = RunStarted(
         attempt=run.attempt, original_prompt=run.prompt, prompt=prompt, rewritten=prompt != run.prompt
     )
@@ -71,8 +77,8 @@ def opening(run: Run, prompt: str) -> list[Event]:
 
 def closing(run: Run, outcome: Outcome) -> list[Event]:
     """The events that end a turn, the terminal last. `run` is the run as it ended."""
-    intake = _intake(run)
-    closed = _tools_closed(run, outcome.open_tools)
+    intake = intake_of(run)
+    closed = [*approvals_withdrawn(run, outcome.open_approvals), *_tools_closed(run, outcome.open_tools)]
     if isinstance(outcome.terminal, Result):
         text = final_text(outcome, outcome.terminal)
         if text:
@@ -91,9 +97,15 @@ def closing(run: Run, outcome: Outcome) -> list[Event]:
     return closed
 
 
+def approvals_withdrawn(run: Run, requests: Iterable[ToolApprovalRequested]) -> list[Event]:
+    """Say that a turn ended before anybody decided on these."""
+    withdrawn = [approvals.verdict(request, approvals.WITHDRAWN) for request in requests]
+    return [approvals.decided_event(intake_of(run), decided) for decided in withdrawn]
+
+
 def _tools_closed(run: Run, open_tools: Mapping[str, str]) -> list[Event]:
     failure = Failure(reason="cancelled", message="the turn ended before the tool did")
-    intake = _intake(run)
+    intake = intake_of(run)
     return [
         intake.own(
             Event(
@@ -116,7 +128,7 @@ def terminal_event(
         event.run_failed.CopyFrom(
             RunFailed(failure=run.failure, duration_us=duration_us, incomplete_text=incomplete_text)
         )
-    return _intake(run).own(event)
+    return intake_of(run).own(event)
 
 
 def final_text(outcome: Outcome, result: Result) -> str:
@@ -278,10 +290,13 @@ def next_attempt(run: Run) -> Run:
     return again
 
 
-def superseding(run: Run, open_tools: Mapping[str, str]) -> list[Event]:
+def superseding(
+    run: Run, open_tools: Mapping[str, str], open_approvals: Iterable[ToolApprovalRequested]
+) -> list[Event]:
     """The events that close an attempt whose host was lost: what it left in the log does not count."""
     mark = custom(ATTEMPT_SUPERSEDED, {"run_id": run.id, "attempt": run.attempt})
-    return [*_tools_closed(run, open_tools), _intake(run).own(mark)]
+    withdrawn = approvals_withdrawn(run, open_approvals)
+    return [*withdrawn, *_tools_closed(run, open_tools), intake_of(run).own(mark)]
 
 
 def session_event(session_id: str, event_type: EventType.ValueType, changed: SessionChanged) -> Event:

@@ -32,18 +32,24 @@ from turndock.ports import (
 )
 from turndock.types.v1 import (
     BackendSession,
+    Coverage,
     Event,
     Failure,
     ToolApprovalDecided,
     ToolApprovalRequested,
 )
+from turndock_server.core import approvals
 from turndock_server.core.capture import Capture, CaptureOverflow
+from turndock_server.core.desk import Question
+from turndock_server.core.finishing import carried_out
+from turndock_server.core.history import Remains
 from turndock_server.core.intake import Intake
 from turndock_server.core.journal import Appended
 from turndock_server.core.lifecycle import Kill, Outcome
 from turndock_server.core.observer import Observer
 from turndock_server.core.record import Terminal, TurnRecord
 from turndock_server.core.tool_policy import Judgement
+from turndock_server.core.watchdog import Watchdog
 from turndock_server.core.written import Written, read
 
 log = logging.getLogger(__name__)
@@ -65,12 +71,24 @@ class TurnHooks:
     """Stores events."""
     keep_session: Callable[[BackendSession], Awaitable[None]]
     """Stores a checkpointed session."""
+    ask: Callable[[ToolApprovalRequested], Awaitable[Question]]
+    """Stores an approval request, and lets people decide on it."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
     """Shows events to the behavior."""
     titled: Callable[[str], object]
     """Hears of the conversation's title before the event that says so is stored."""
     judge: Callable[[ToolApprovalRequested], Awaitable[Judgement]] | None
     """Asks the behavior about a tool call; None = it does not want to be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a turn did before its backend left it and was called again."""
+
+    left: Remains
+    """What is in the log."""
+    active_us: int
+    coverage: Coverage
 
 
 class Turn:
@@ -86,31 +104,47 @@ class Turn:
         *,
         watchdog_s: float | None,
         inactivity_s: float | None,
+        earlier: Earlier | None = None,
     ) -> None:
         self.token = secrets.token_hex(16)
+        self.is_continued = earlier is not None
+        """Whether an earlier part of it was parked."""
         self.record = TurnRecord(intake, capture, self._taken, hooks.titled)
+        if earlier is not None:
+            self.record.go_on(earlier.left)
         self._backend = backend
         self._request = request
         self._request.turn_token = self.token
         self._hooks = hooks
-        self._watchdog_s = watchdog_s
-        self._inactivity_s = inactivity_s
         self._observer = Observer(hooks.observe) if hooks.observe is not None else None
         self._end: asyncio.Future[Terminal | Kill] = asyncio.get_running_loop().create_future()
         """What ended the turn: whatever came first."""
         self._said_terminal = False
-        self._began = self._last_sign = time.monotonic()
-        self._timer: asyncio.TimerHandle | None = None
+        self._began = time.monotonic()
+        self._watchdog = Watchdog(
+            lambda: self.kill(Kill.WATCHDOG),
+            limit_s=watchdog_s,
+            silence_s=inactivity_s,
+            before_s=earlier.active_us / 1e6 if earlier is not None else 0.0,
+        )
 
         self._before = request.session
         self._accepted: BackendSession | None = None
         self._checkpoint_id: str | None = None
         self._checkpointing = asyncio.Lock()
         self._rejection: str | None = None
+        self._invalid: Failure | None = None
         self._fault: TurndockError | None = None
 
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
+        self._storing = asyncio.Lock()
+        """Held while events are stored, so that they are in the order in which they happened."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, though perhaps nobody has been told yet."""
+        return self._end.done()
 
     # --- From outside --------------------------------------------------------------------------------------------
 
@@ -122,7 +156,7 @@ class Turn:
         """Read the stream to its end. Raises `TurndockError` only when the events cannot be stored."""
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
-        self._arm()
+        self._watchdog.start()
         try:
             await asyncio.wait((self._end, writer), return_when=asyncio.FIRST_COMPLETED)
             self._end_with(
@@ -130,12 +164,13 @@ class Turn:
             )  # Only the writer's failure is left, if nothing else has ended the turn.
             await self._leave(reader)
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._watchdog.stop()
             self._end_with(Kill.STORAGE)
             reader.cancel()
             self._filled.set()
         await writer
+        async with self._storing:
+            pass  # A request that was just being stored has its place before what follows.
         if self._fault is not None:
             raise self._fault
         if self._observer is not None and not await self._observer.finished_within(PATIENCE_S):
@@ -174,23 +209,59 @@ class Turn:
         try:
             await self._hooks.keep_session(session)
         except TurndockError as error:
-            # Not the backend's fault, so it must not look like its crash: the turn's owner has to hear of it.
-            self._fault = error
-            self.kill(Kill.STORAGE)
+            self._fail_to_store(error)
             raise
         self._checkpoint_id, self._before = provider_session_id, session
 
     async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
-        """What the behavior says. People cannot be asked yet: the turn fails and says so."""
+        """What the behavior or, if it leaves it to them, people decide; the watchdog rests while they think.
+
+        Raises `Rejected` for what nobody can decide on.
+        """
+        if self._end.done():
+            raise Rejected(Failure(reason="not_current", message="the turn has ended"))
         if self._hooks.judge is not None:
             judged = await self._hooks.judge(request)
             if judged.violation is not None:
                 self.record.take((judged.violation,))
             if judged.decided is not None:
                 return judged.decided
-        raise Rejected(
-            Failure(reason="approval_not_supported", message="this server cannot wait for approvals yet")
-        )
+            request = judged.call
+        try:
+            question = await asyncio.shield(carried_out(self._ask(approvals.checked(request))))
+            self._watchdog.rest()
+            try:
+                return await question.answer()
+            finally:
+                self._watchdog.go_on()
+        except Rejected as rejected:
+            # The turn fails for that reason, whatever the backend makes of it.
+            self._invalid = rejected.failure
+            raise
+        except TurndockError as error:
+            self._fail_to_store(error)
+            raise
+
+    async def _ask(self, request: ToolApprovalRequested) -> Question:
+        """Put a request into the log after everything that was said before it."""
+        async with self._storing:
+            batch = self.record.drain()
+            place = self.record.ask(request)
+            try:
+                await self._store(batch)
+                question = await self._hooks.ask(request)
+            except TurndockError as error:
+                self._fail_to_store(error)
+                raise
+            self.record.asked(question.event, place)
+        if self._observer is not None:
+            self._observer.see([question.event])
+        return question
+
+    def _fail_to_store(self, error: TurndockError) -> None:
+        """Not the backend's fault, so it must not look like its crash: the turn's owner has to hear of it."""
+        self._fault = error
+        self.kill(Kill.STORAGE)
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
@@ -248,7 +319,7 @@ class Turn:
 
     async def _read_to_terminal(self, stream: AsyncIterator[TurnOutput | list[TurnOutput]]) -> Terminal:
         async for output in stream:
-            self._last_sign = time.monotonic()
+            self._watchdog.last_sign = time.monotonic()
             terminal = self.record.take(output if isinstance(output, list) else (output,))
             if terminal is not None:
                 self._said_terminal = True
@@ -280,7 +351,10 @@ class Turn:
             self._room.set()
 
     async def _store_buffer(self) -> None:
-        batch = self.record.drain()
+        async with self._storing:
+            await self._store(self.record.drain())
+
+    async def _store(self, batch: Sequence[Written]) -> None:
         if batch:
             stored = await self._hooks.store(batch)
             self.record.stored(stored.first, stored.incarnation, stored.stored_at_us, len(batch))
@@ -329,12 +403,14 @@ class Turn:
         )
         if kill is None and self._accepted is not None:
             await self._take_accepted(outcome, self._accepted)
-        if self._rejection is not None:
-            outcome.terminal = Failure(reason=self._rejection)
+        refusal = Failure(reason=self._rejection) if self._rejection is not None else self._invalid
+        if refusal is not None:
+            outcome.terminal = refusal
             outcome.kill, outcome.said_terminal = None, False
         elif isinstance(outcome.terminal, Result):
             await self._fold_result(outcome, outcome.terminal)
         outcome.duration_us = round((time.monotonic() - self._began) * 1e6)
+        outcome.active_us = round(self._watchdog.active_s * 1e6)
         return outcome
 
     async def _take_accepted(self, outcome: Outcome, accepted: BackendSession) -> None:
@@ -373,30 +449,6 @@ class Turn:
     def _reject(self, reason: str) -> CheckpointRejected:
         self._rejection = self._rejection or reason
         return CheckpointRejected(reason)
-
-    # --- The watchdog ----------------------------------------------------------------------------------------------
-
-    def _arm(self) -> None:
-        left = self._time_left()
-        if left is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(left, 0), self._expire)
-
-    def _expire(self) -> None:
-        left = self._time_left()
-        if left is not None and left <= 0:
-            self.kill(Kill.WATCHDOG)
-        else:
-            self._arm()
-
-    def _time_left(self) -> float | None:
-        """Seconds until the watchdog or the inactivity limit ends the turn; None = never."""
-        now = time.monotonic()
-        limits: list[float] = []
-        if self._watchdog_s is not None:
-            limits.append(self._began + self._watchdog_s - now)
-        if self._inactivity_s is not None:
-            limits.append(self._last_sign + self._inactivity_s - now)
-        return min(limits) if limits else None
 
 
 def _is_provider_session_id(text: str) -> bool:

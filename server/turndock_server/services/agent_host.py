@@ -53,7 +53,7 @@ from turndock.agent.v1 import (
     WatchResponse,
     agent_host_pb2,
 )
-from turndock.errors import invalid, not_offered
+from turndock.errors import invalid
 from turndock.serving.handlers import Handler, add_port
 from turndock.types.v1 import Run, RunOrigin
 from turndock_server.core.forking import Forker
@@ -140,8 +140,12 @@ class AgentHostService:
         return UnhaltResponse(agent=await self._host.unhalt(await self._locate(request), request.request_id))
 
     async def resolve_approval(self, request: ResolveApprovalRequest) -> ResolveApprovalResponse:
-        """Not offered by this release."""
-        raise not_offered("AgentHost.ResolveApproval")
+        """Decide on approvals."""
+        _check_request_id(request.request_id)
+        status = await self._host.resolve_approval(
+            await self._locate(request), request, principal=caller().name
+        )
+        return ResolveApprovalResponse(agent=status)
 
     async def touch(self, request: TouchRequest) -> TouchResponse:
         """Put the idle shutdown off."""

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from turndock.errors import TurndockError
 from turndock.store.v1 import MailboxLimits
-from turndock.types.v1 import Event, Run, RunStatus
+from turndock.types.v1 import Event, Run, RunStatus, Session, SessionStatus
 
 QUEUE_STEP: Final = 1 << 20
 """Distance of queue keys at a mailbox's tail: room for what goes before all others and still after what has run."""
@@ -33,6 +33,18 @@ class Waiting:
     """Bytes of their prompts."""
     dispatches: bool
     """Whether its next run starts at once: no run is RUNNING and the agent is not halted."""
+
+
+NEVER: Final = (1 << 63) - 1
+"""Later than any time, in microseconds since the Unix epoch."""
+
+
+def rests_until(session: Session | None) -> int | None:
+    """Until when a session has no work whatever its rows say, as it waits for approvals; None = it has what it has."""
+    if session is None or session.status != SessionStatus.SESSION_STATUS_PAUSED:
+        return None
+    parked = session.agent.parked
+    return min(parked.wake_at_us, NEVER) if parked.HasField("wake_at_us") else NEVER
 
 
 def prompt_bytes(run: Run) -> int:

@@ -36,7 +36,7 @@ from turndock.store.v1 import (
     RenewClaimsResponse,
     SaveRunRequest,
 )
-from turndock.types.v1 import Fence, Page, Run, RunStatus, Scope, Session
+from turndock.types.v1 import Fence, Page, Run, RunStatus, Scope, Session, SessionStatus
 from turndock_server.core.locks import KeyedLocks
 from turndock_server.stores import rules
 
@@ -147,7 +147,7 @@ class SerialMailbox:
         async with self._locks.hold(key):
             if self._epochs.get(key) != request.fence.epoch:
                 raise rules.fenced(request.session_id, request.fence.epoch, self._epochs.get(key, 0))
-            if not request.force and not (await self._session(scope, request.session_id)).agent.halted:
+            if not request.force and not _rests(await self._session(scope, request.session_id)):
                 async for _ in self._runs(scope, request.session_id, _WAITING):
                     return ReleaseIfEmptyResponse(released=False)
             del self._epochs[key]
@@ -188,9 +188,9 @@ class SerialMailbox:
             return CancelRunResponse(run=saved, result=appended.results[0])
 
     async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
-        """What a dead host left: asked once, at the start. Later this host knows all there is."""
+        """What a dead host left: asked once, at the start. Later only what waits for approvals can change by itself."""
         if self._looked_for_orphans:
-            return ListOrphansResponse()
+            return await self._expired(request)
         page = await self._store.list_sessions(
             ListSessionsRequest(every_scope=True, live_agents_only=True, page=request.page)
         )
@@ -198,7 +198,26 @@ class SerialMailbox:
         orphans = [session for session in page.sessions if await self._has_work(session)]
         return ListOrphansResponse(sessions=orphans, next_cursor=page.next_cursor)
 
+    async def _expired(self, request: ListOrphansRequest) -> ListOrphansResponse:
+        """Paused sessions that somebody has to look at now, since an approval has expired."""
+        page = await self._store.list_sessions(
+            ListSessionsRequest(
+                every_scope=True,
+                live_agents_only=True,
+                statuses=[SessionStatus.SESSION_STATUS_PAUSED],
+                page=request.page,
+            )
+        )
+        due = [
+            session
+            for session in page.sessions
+            if not _waits(session) and (_tenant(_scope(session)), session.id) not in self._epochs
+        ]
+        return ListOrphansResponse(sessions=due, next_cursor=page.next_cursor)
+
     async def _has_work(self, session: Session) -> bool:
+        if _waits(session):
+            return False
         # The fourteen calls do not say how far notifications go: an agent that may have heard some is looked at.
         if session.agent.definition.behavior:
             return True
@@ -279,6 +298,17 @@ class SerialMailbox:
         if key in self._epochs:
             request.fence.CopyFrom(Fence(epoch=self._epochs[key]))
         return (await self._store.save_run(request)).run
+
+
+def _waits(session: Session) -> bool:
+    """Whether it has no work now, as it waits for approvals."""
+    until = rules.rests_until(session)
+    return until is not None and time.time_ns() // 1000 < until
+
+
+def _rests(session: Session) -> bool:
+    """Whether what waits in its mailbox cannot be dispatched."""
+    return session.agent.halted or _waits(session)
 
 
 class _Scoped(Protocol):

@@ -2,6 +2,10 @@
 
 from turndock.client.agent import AgentHandle as AgentHandle
 from turndock.client.agent import Busy as Busy
+from turndock.client.answering import Asked as Asked
+from turndock.client.answering import approve as approve
+from turndock.client.answering import edit as edit
+from turndock.client.answering import reject as reject
 from turndock.client.blocking import SyncAgentHandle as SyncAgentHandle
 from turndock.client.blocking import SyncClient as SyncClient
 from turndock.client.blocking import SyncPromptStream as SyncPromptStream

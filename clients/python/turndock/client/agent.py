@@ -30,6 +30,8 @@ from turndock.agent.v1 import (
     UpdateQueuedRunRequest,
     WatchRequest,
 )
+from turndock.client import answering
+from turndock.client.answering import Asked
 from turndock.client.host import HostCalls, rows_of
 from turndock.client.outcome import TurnFailed, has_ended, response_of
 from turndock.client.prompt import PromptStream
@@ -37,7 +39,7 @@ from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import FrameWatch, Watch
 from turndock.errors import TurndockError
 from turndock.events import new_id
-from turndock.types.v1 import Cursor, EventType, Page, Response, Run, RunStatus
+from turndock.types.v1 import Cursor, EventType, Page, Response, Run, RunStatus, ToolApprovalRequested
 
 Busy = Literal["enqueue", "reject", "interrupt"]
 """What happens to a prompt when the agent is busy: it waits, it is refused, or it takes the current turn's place."""
@@ -229,12 +231,39 @@ class AgentHandle:
         request = UnhaltRequest(request_id=request_id or new_id(), agent_name=self.name)
         return (await self._host.quick(self._host.stub.Unhalt, request)).agent
 
-    async def resolve(self, *answers: ApprovalAnswer, request_id: str | None = None) -> AgentStatus:
-        """Answer approval requests, all or none."""
+    # --- Approvals -----------------------------------------------------------------------------------------------
+
+    async def approvals(self) -> Sequence[ToolApprovalRequested]:
+        """What waits for a decision, the oldest first. Does not wake the agent."""
+        return (await self.status()).pending_approvals
+
+    async def resolve_approval(self, *answers: ApprovalAnswer, request_id: str | None = None) -> AgentStatus:
+        """Answer approval requests, all or none; `turndock.client.approve`, `edit` and `reject` make answers.
+
+        Raises APPROVAL_RESOLVED, with the answer in its metadata, for one that somebody answered before.
+        """
         request = ResolveApprovalRequest(
             request_id=request_id or new_id(), agent_name=self.name, answers=answers
         )
         return (await self._host.quick(self._host.stub.ResolveApproval, request)).agent
+
+    async def approve(self, *asked: Asked, request_id: str | None = None) -> AgentStatus:
+        """Let these calls run as they are. Raises as `resolve_approval`."""
+        answers = [answering.approve(one) for one in asked]
+        return await self.resolve_approval(*answers, request_id=request_id)
+
+    async def edit_approval(
+        self, asked: Asked, arguments: Any, *, request_id: str | None = None
+    ) -> AgentStatus:
+        """Let a call run with other arguments, any JSON value. Raises as `resolve_approval`."""
+        return await self.resolve_approval(answering.edit(asked, arguments), request_id=request_id)
+
+    async def reject(self, *asked: Asked, feedback: str = "", request_id: str | None = None) -> AgentStatus:
+        """Keep these calls from running, and tell the model why. Raises as `resolve_approval`."""
+        answers = [answering.reject(one, feedback) for one in asked]
+        return await self.resolve_approval(*answers, request_id=request_id)
+
+    # --- Its life ------------------------------------------------------------------------------------------------
 
     async def touch(self, *, request_id: str | None = None) -> None:
         """Put its idle shutdown off."""

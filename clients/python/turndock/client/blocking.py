@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -20,6 +20,7 @@ from turndock.agent.v1 import (
     TellResponse,
 )
 from turndock.client.agent import AgentHandle, Busy
+from turndock.client.answering import Asked
 from turndock.client.blocking_maintenance import SyncMaintenance
 from turndock.client.blocking_query import SyncQuery
 from turndock.client.client import Client
@@ -28,7 +29,17 @@ from turndock.client.loop_thread import LoopThread
 from turndock.client.prompt import PromptStream
 from turndock.client.streams import OnLost, OnResumed
 from turndock.client.watch import Watch
-from turndock.types.v1 import AgentLimits, Cursor, Event, EventType, Response, Run, RunStatus, Session
+from turndock.types.v1 import (
+    AgentLimits,
+    Cursor,
+    Event,
+    EventType,
+    Response,
+    Run,
+    RunStatus,
+    Session,
+    ToolApprovalRequested,
+)
 from turndock.wire import Tls
 
 
@@ -217,9 +228,25 @@ class SyncAgentHandle:
         """See `AgentHandle.unhalt`."""
         return self._loop.run(self._agent.unhalt())
 
-    def resolve(self, *answers: ApprovalAnswer) -> AgentStatus:
-        """See `AgentHandle.resolve`."""
-        return self._loop.run(self._agent.resolve(*answers))
+    def approvals(self) -> Sequence[ToolApprovalRequested]:
+        """See `AgentHandle.approvals`."""
+        return self._loop.run(self._agent.approvals())
+
+    def resolve_approval(self, *answers: ApprovalAnswer, request_id: str | None = None) -> AgentStatus:
+        """See `AgentHandle.resolve_approval`."""
+        return self._loop.run(self._agent.resolve_approval(*answers, request_id=request_id))
+
+    def approve(self, *asked: Asked, request_id: str | None = None) -> AgentStatus:
+        """See `AgentHandle.approve`."""
+        return self._loop.run(self._agent.approve(*asked, request_id=request_id))
+
+    def edit_approval(self, asked: Asked, arguments: Any, *, request_id: str | None = None) -> AgentStatus:
+        """See `AgentHandle.edit_approval`."""
+        return self._loop.run(self._agent.edit_approval(asked, arguments, request_id=request_id))
+
+    def reject(self, *asked: Asked, feedback: str = "", request_id: str | None = None) -> AgentStatus:
+        """See `AgentHandle.reject`."""
+        return self._loop.run(self._agent.reject(*asked, feedback=feedback, request_id=request_id))
 
     def touch(self) -> None:
         """See `AgentHandle.touch`."""

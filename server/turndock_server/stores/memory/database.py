@@ -91,6 +91,11 @@ class Record:
         """Whether the mailbox is frozen."""
         return self.session is not None and self.session.agent.halted
 
+    def rests(self, now_us: int) -> bool:
+        """Whether the session has no work now, whatever its runs say."""
+        until = rules.rests_until(self.session)
+        return until is not None and now_us < until
+
     def visible_session(self) -> Session | None:
         """The session as callers see it, a copy; None if it was never saved."""
         if self.session is None:

@@ -106,7 +106,8 @@ def release(database: Database, key: Key, request: ReleaseIfEmptyRequest) -> boo
     """ReleaseIfEmpty; whether the claim was given up."""
     record, ownership = database.record(key), database.ownership(key)
     ownership.check(request.fence, database.now_us())
-    if record.pending() and not record.is_halted and not request.force:
+    rests = record.is_halted or record.rests(database.now_us())
+    if record.pending() and not rests and not request.force:
         return False
     ownership.release()
     return True
@@ -151,7 +152,7 @@ def is_orphan(database: Database, record: Record, *, asked_by: str, sole_host: b
     if ownership.owner == asked_by or (ownership.is_claimed(database.now_us()) and not sole_host):
         return False
     session = record.session
-    if session is None:
+    if session is None or record.rests(database.now_us()):
         return False
     unapplied = session.HasField("agent") and record.last_notification > session.agent.notified_sequence
     has_runs = any(

@@ -94,6 +94,7 @@ def list_orphans(connection: Connection, now_us: int, request: ListOrphansReques
     wanted = [
         sessions.c.body.is_not(None),
         sessions.c.key.in_(union(with_runs, with_notifications)),
+        or_(sessions.c.rests_until.is_(None), sessions.c.rests_until <= now_us),
         or_(
             sessions.c.owner == "",
             and_(sessions.c.owner != request.owner, true() if request.sole_host else is_lapsed),

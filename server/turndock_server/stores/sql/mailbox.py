@@ -138,7 +138,7 @@ def release(tx: Transaction, partition: Partition, request: ReleaseIfEmptyReques
     session = session_rows.load(tx, partition, request.session_id)
     session.check_fence(request.fence, tx.now_us)
     waiting, _ = _waiting(tx, session)
-    if waiting.count and not session.is_halted and not request.force:
+    if waiting.count and not session.is_halted and not session.rests(tx.now_us) and not request.force:
         return ReleaseIfEmptyResponse(released=False)
     if session.key is not None:
         session.see(request.fence)

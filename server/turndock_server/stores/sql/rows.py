@@ -60,6 +60,11 @@ class SessionRow:
     ticket_id: str = ""
     lease_until: int = 0
     tag_count: int = 0
+    rests_until: int | None = None
+
+    def rests(self, now_us: int) -> bool:
+        """Whether the session has no work now, whatever its runs say."""
+        return self.rests_until is not None and now_us < self.rests_until
 
     def is_claimed(self, now_us: int) -> bool:
         """Whether somebody's lease runs."""
@@ -98,6 +103,7 @@ _COLUMNS: Final = (
     sessions.c.ticket_id,
     sessions.c.lease_until,
     sessions.c.tag_count,
+    sessions.c.rests_until,
 )
 # Where not the whole database is locked for one writer, the rows are, until the transaction's end. (SQLite has no such
 # words, and none are said to it.)

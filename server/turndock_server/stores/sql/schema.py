@@ -25,7 +25,7 @@ from sqlalchemy import (
     literal_column,
 )
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005")
 """Every schema there has been, oldest first. The last is the one this release reads and writes."""
 
 UNSCOPED_KEY: Final = 0
@@ -95,6 +95,8 @@ sessions = Table(
     Column("indexed_through", BigInteger, nullable=False, default=0, server_default="0"),
     # How many rows it has in `session_tags`.
     Column("tag_count", Integer, nullable=False, default=0, server_default="0"),
+    # NULL unless the session is PAUSED: until then it has no work, whatever waits in it.
+    Column("rests_until", BigInteger),
     UniqueConstraint("scope", "id"),
     UniqueConstraint("scope", "live_agent"),
     sqlite_autoincrement=True,  # a deleted session's key must not come back: readers may hold it

@@ -44,6 +44,7 @@ def saved(session: Session) -> dict[str, Any]:
         "deleted_at": session.deleted_at_us if session.HasField("deleted_at_us") else None,
         "stopped": int(session.agent.stopped),
         "halted": int(session.agent.halted),
+        "rests_until": rules.rests_until(session),
         "notified_sequence": min(session.agent.notified_sequence, NEVER) if has_agent else NEVER,
         "tag_count": len(set(session.tags)),
     }

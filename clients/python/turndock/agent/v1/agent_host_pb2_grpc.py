@@ -278,8 +278,13 @@ class AgentHostServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """ResolveApproval answers an approval request. The first answer wins; FAILED_PRECONDITION when it is resolved or
-        expired already, and nothing runs. INVALID_ARGUMENT names the index of a bad decision; the agent keeps waiting.
+        """ResolveApproval answers approval requests, one or several, all or none. Durable before it answers. Wakes the agent.
+
+        Failure: in all of these nothing of the call is stored, nothing runs, and the agent keeps waiting.
+        FAILED_PRECONDITION / APPROVAL_RESOLVED when a request has its answer already, has expired, or its turn has ended:
+        the first answer wins, and the metadata shows it (`approval_id`, `decision`, `principal`, `sequence`).
+        NOT_FOUND / APPROVAL_NOT_FOUND for a request that this agent never made. INVALID_ARGUMENT names the bad answer:
+        `answers[1].decision`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

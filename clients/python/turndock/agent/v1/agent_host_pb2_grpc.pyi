@@ -83,8 +83,13 @@ class AgentHostStub:
     `turndock.unhalted`: a retry thaws nothing that was frozen again meanwhile, and answers with the status as it is.
     """
     ResolveApproval: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
-    """ResolveApproval answers an approval request. The first answer wins; FAILED_PRECONDITION when it is resolved or
-    expired already, and nothing runs. INVALID_ARGUMENT names the index of a bad decision; the agent keeps waiting.
+    """ResolveApproval answers approval requests, one or several, all or none. Durable before it answers. Wakes the agent.
+
+    Failure: in all of these nothing of the call is stored, nothing runs, and the agent keeps waiting.
+    FAILED_PRECONDITION / APPROVAL_RESOLVED when a request has its answer already, has expired, or its turn has ended:
+    the first answer wins, and the metadata shows it (`approval_id`, `decision`, `principal`, `sequence`).
+    NOT_FOUND / APPROVAL_NOT_FOUND for a request that this agent never made. INVALID_ARGUMENT names the bad answer:
+    `answers[1].decision`.
     """
     Touch: grpc.aio.UnaryUnaryMultiCallable[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]
     """Touch puts an agent's idle shutdown off. Nothing is stored, and a retry just touches again: its `request_id` is not
@@ -226,8 +231,13 @@ class AgentHostServicer:
     def ResolveApproval(
         self, request: turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.ResolveApprovalRequest, turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]
     ) -> collections.abc.Awaitable[turndock.agent.v1.agent_host_pb2.ResolveApprovalResponse]:
-        """ResolveApproval answers an approval request. The first answer wins; FAILED_PRECONDITION when it is resolved or
-        expired already, and nothing runs. INVALID_ARGUMENT names the index of a bad decision; the agent keeps waiting.
+        """ResolveApproval answers approval requests, one or several, all or none. Durable before it answers. Wakes the agent.
+
+        Failure: in all of these nothing of the call is stored, nothing runs, and the agent keeps waiting.
+        FAILED_PRECONDITION / APPROVAL_RESOLVED when a request has its answer already, has expired, or its turn has ended:
+        the first answer wins, and the metadata shows it (`approval_id`, `decision`, `principal`, `sequence`).
+        NOT_FOUND / APPROVAL_NOT_FOUND for a request that this agent never made. INVALID_ARGUMENT names the bad answer:
+        `answers[1].decision`.
         """
     def Touch(
         self, request: turndock.agent.v1.agent_host_pb2.TouchRequest, context: grpc.aio.ServicerContext[turndock.agent.v1.agent_host_pb2.TouchRequest, turndock.agent.v1.agent_host_pb2.TouchResponse]

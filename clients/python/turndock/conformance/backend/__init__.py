@@ -1,6 +1,7 @@
 """The cases of `Backend`. A backend's author supplies the `Prompts` by which they make it do what they are about."""
 
 from turndock.conformance.backend import abilities as abilities
+from turndock.conformance.backend import approvals as approvals
 from turndock.conformance.backend import concurrency as concurrency
 from turndock.conformance.backend import folding as folding
 from turndock.conformance.backend import outputs as outputs

@@ -12,6 +12,7 @@ from turndock.backend.v1 import (
     InterruptRequest,
     PromptRequest,
     Result,
+    Resume,
     ResumeSessionRequest,
     StartSessionRequest,
     TerminateSessionRequest,
@@ -21,7 +22,7 @@ from turndock.conformance.backend.turn import Turn, in_time
 from turndock.conformance.cases import Suite
 from turndock.conformance.claims import ContractBroken
 from turndock.ports import BACKEND_OPTIONS, Backend
-from turndock.types.v1 import BackendSession, Scope
+from turndock.types.v1 import ApprovalDecision, BackendSession, Scope, ToolApprovalDecided
 
 INTERRUPT: Final = "interrupt"
 CHECKPOINT_SESSION: Final = "checkpoint_session"
@@ -33,6 +34,8 @@ FAILING: Final = "failing"
 CHECKPOINTING: Final = "checkpointing"
 TOOL_USING: Final = "tool_using"
 REPEATING: Final = "repeating"
+ASKING: Final = "asking"
+PARKING: Final = "parking"
 
 T = TypeVar("T")
 
@@ -65,6 +68,10 @@ class Prompts:
     """Uses a tool and ends with a result."""
     repeating: Callable[[str], Prompt] | None = None
     """Ends with an answer that holds the given word, and says it in several pieces."""
+    asking: Prompt | None = None
+    """Asks for an approval with the turn kept open, and ends with a result whatever is decided."""
+    parking: Prompt | None = None
+    """Ends with `paused`; taken up again it ends with a result, whatever was decided."""
 
 
 Check = Callable[["Fixture"], Awaitable[None]]
@@ -205,15 +212,15 @@ class Conversation:
         fixture = self._fixture
         await fixture.answered("TerminateSession", fixture.backend.terminate_session(request))
 
-    def request(self, prompt: Prompt) -> PromptRequest:
+    def request(self, prompt: Prompt, *, attempt: int = 1) -> PromptRequest:
         """A turn's request."""
-        self._turns += 1
+        self._turns += attempt == 1
         return PromptRequest(
             scope=self._fixture.scope,
             session=self.session,
             prompt=prompt.text,
             run_id=f"run-{self._turns}",
-            attempt=1,
+            attempt=attempt,
             turn_token=uuid.uuid4().hex,
             session_id=self.session_id,
             agent_name="ann",
@@ -229,6 +236,28 @@ class Conversation:
             stop_s=fixture.stop_s,
             refusal=refusal,
         )
+
+    def deciding(
+        self, decision: ApprovalDecision.ValueType | None, request: PromptRequest | None = None
+    ) -> Turn:
+        """A turn, of the first prompt if no request is made; what it asks for is decided so, or, None, never."""
+        fixture = self._fixture
+        return Turn(
+            fixture.backend,
+            request or self.request(self.first),
+            deadline_s=fixture.deadline_s,
+            stop_s=fixture.stop_s,
+            decision=decision,
+        )
+
+    def resuming(self, decisions: Iterable[ToolApprovalDecided], parked: Turn) -> PromptRequest:
+        """The request that takes a parked turn up: the same run and prompt, the session as it was left."""
+        request = PromptRequest()
+        request.CopyFrom(parked.given)
+        request.turn_token = uuid.uuid4().hex
+        request.session.CopyFrom(self.session)
+        request.resume.CopyFrom(Resume(decisions=decisions))
+        return request
 
     async def ask(self, prompt: Prompt | None = None) -> Turn:
         """A whole turn; afterwards the session is the one a host would go on with."""

@@ -41,6 +41,18 @@ async def in_time(call: Awaitable[T], deadline_s: float, sentence: str) -> T:
         task.cancel()
 
 
+def decided(request: ToolApprovalRequested, decision: ApprovalDecision.ValueType) -> ToolApprovalDecided:
+    """What a host says of a request."""
+    is_edit = decision == ApprovalDecision.APPROVAL_DECISION_EDIT
+    return ToolApprovalDecided(
+        approval_id=request.approval_id,
+        tool_call_id=request.tool_call_id,
+        decision=decision,
+        arguments_json=(request.arguments_json or "{}") if is_edit else "",
+        feedback="no" if decision == ApprovalDecision.APPROVAL_DECISION_REJECT else "",
+    )
+
+
 class Turn:
     """A turn under way, and the `TurnContext` it speaks to. Use it as a context manager: leaving it ends the turn."""
 
@@ -52,6 +64,7 @@ class Turn:
         deadline_s: float,
         stop_s: float,
         refusal: str = "",
+        decision: ApprovalDecision.ValueType | None = ApprovalDecision.APPROVAL_DECISION_APPROVE,
     ) -> None:
         self.request = request
         """What the backend was given."""
@@ -62,11 +75,15 @@ class Turn:
         self.accepted_late = False
         """Whether a session was accepted when something had been said already."""
         self.checkpoints: list[str] = []
+        self.requests: list[ToolApprovalRequested] = []
+        """What it asked people to decide on while it was open."""
         self.rejection: Failure | None = None
         self._backend = backend
         self._deadline_s = deadline_s
         self._stop_s = stop_s
         self._refusal = refusal
+        self._decision = decision
+        self._asked = asyncio.Event()
         self._crash: Exception | None = None
         self._spoken = asyncio.Event()
         self._going = asyncio.Event()
@@ -86,11 +103,11 @@ class Turn:
             raise CheckpointRejected(self._refusal)
 
     async def approval(self, request: ToolApprovalRequested) -> ToolApprovalDecided:
-        return ToolApprovalDecided(
-            approval_id=request.approval_id,
-            tool_call_id=request.tool_call_id,
-            decision=ApprovalDecision.APPROVAL_DECISION_APPROVE,
-        )
+        self.requests.append(copied(request))
+        self._asked.set()
+        if self._decision is None:
+            await asyncio.Event().wait()  # Nobody answers.
+        return decided(request, self._decision or ApprovalDecision.APPROVAL_DECISION_EXPIRED)
 
     # --- The case's side -------------------------------------------------------------------------------------------
 
@@ -110,6 +127,11 @@ class Turn:
         """Wait for its first output. It says nothing more until `go`."""
         await in_time(self._spoken.wait(), self._deadline_s, "A turn must say something, or end.")
         self._check_crash()
+
+    async def asked(self) -> None:
+        """Wait until it asks for an approval, saying whatever it says before."""
+        self.go()
+        await in_time(self._asked.wait(), self._deadline_s, "A turn of an `asking` prompt must ask, or end.")
 
     def go(self) -> None:
         """Let it say the rest."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from turndock.conformance.claims import equal, holds, refused
-from turndock.conformance.session_store.suite import LEASE_MS, MAILBOX, SUITE, Fixture, eventually, together
+from turndock.conformance.session_store.suite import (
+    LEASE_MS,
+    MAILBOX,
+    NOW_US,
+    SUITE,
+    Fixture,
+    eventually,
+    together,
+)
 from turndock.errors import TurndockError
 from turndock.store.v1 import (
     AppendEventRequest,
@@ -14,11 +22,13 @@ from turndock.store.v1 import (
     EnqueueRunResponse,
     RenewClaimsRequest,
 )
-from turndock.types.v1 import Custom, EventType, Fence, RunStatus
+from turndock.types.v1 import Custom, EventType, Fence, ParkedTurn, RunStatus, Session, SessionStatus
 
 PENDING = RunStatus.RUN_STATUS_PENDING
 RUNNING = RunStatus.RUN_STATUS_RUNNING
 COMPLETED = RunStatus.RUN_STATUS_COMPLETED
+_FAR_OFF_US = 32_503_680_000_000_000
+"""The year 3000."""
 SHORT_MS = 50
 """A lease that a case waits for the end of."""
 
@@ -258,6 +268,16 @@ async def a_halted_session_can_be_given_up(fixture: Fixture) -> None:
 
 
 @SUITE.case("ReleaseIfEmpty", needs=(MAILBOX,))
+async def a_paused_session_can_be_given_up(fixture: Fixture) -> None:
+    """Nothing is dispatched while a turn is parked, so what waits behind it does not keep the claim."""
+    await fixture.save(_paused(fixture, "ses_1"))
+    await fixture.save_run(fixture.run("parked", status=RUNNING))
+    await fixture.enqueue(fixture.run("a"))
+    epoch = (await fixture.claim()).epoch
+    equal(await fixture.release(epoch), True, "What waits in a paused session does not hold its owner.")
+
+
+@SUITE.case("ReleaseIfEmpty", needs=(MAILBOX,))
 async def no_run_falls_between_enqueue_and_release(fixture: Fixture) -> None:
     """Whoever enqueues while the owner gives up either keeps the owner or learns that there is none."""
     await fixture.save(fixture.session())
@@ -311,6 +331,14 @@ async def work_without_an_owner_is_an_orphan(fixture: Fixture) -> None:
     equal(paged, sole, "Page by page it is the same list.")
 
 
+def _paused(fixture: Fixture, session_id: str, wake_at_us: int | None = None) -> Session:
+    session = fixture.agent_session(
+        session_id, name=session_id, parked=ParkedTurn(run_id="parked", wake_at_us=wake_at_us)
+    )
+    session.status = SessionStatus.SESSION_STATUS_PAUSED
+    return session
+
+
 async def _claim_and_give_up(fixture: Fixture, session_id: str) -> None:
     await fixture.release((await fixture.claim(session_id, owner="host-b")).epoch, session_id, force=True)
 
@@ -327,6 +355,22 @@ async def what_waits_in_a_halted_session_is_no_work(fixture: Fixture) -> None:
     equal(await fixture.orphans(), ["running", "undecided"], "Nobody may dispatch what waits.")
     await fixture.save(fixture.agent_session("pending", name="pending"))
     equal(await fixture.orphans(), ["pending", "running", "undecided"], "It is unhalted.")
+
+
+@SUITE.case("ListOrphans", needs=(MAILBOX,))
+async def a_paused_session_has_no_work_before_its_time(fixture: Fixture) -> None:
+    """A PAUSED session is no orphan, whatever it holds, before its parked turn's wake_at_us; after it, it is."""
+    notified = Custom(name="turndock.notified")
+    wakes = {"early": NOW_US, "late": _FAR_OFF_US, "never": None}
+    for session_id, wake_at_us in wakes.items():
+        await fixture.save(_paused(fixture, session_id, wake_at_us))
+        await fixture.save_run(fixture.run("parked", session_id, status=RUNNING))
+        await fixture.save_run(fixture.run("waits", session_id))
+        event = fixture.event(session_id=session_id, type=EventType.EVENT_TYPE_CUSTOM, custom=notified)
+        await fixture.append(event)
+    equal(await fixture.orphans(), ["early"], "An approval of one of them has expired.")
+    await fixture.save(fixture.agent_session("never", name="never"))
+    equal(await fixture.orphans(), ["early", "never"], "The other one goes on.")
 
 
 @SUITE.case("ListOrphans", needs=(MAILBOX,))

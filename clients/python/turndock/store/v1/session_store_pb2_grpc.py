@@ -322,8 +322,8 @@ class SessionStoreServicer:
 
     def ReleaseIfEmpty(self, request, context):
         """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-        `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
-        dispatched. Ability: mailbox.
+        `released = false` means there is work: the caller still owns the agent. What waits in a halted or PAUSED session
+        cannot be dispatched. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,8 +349,8 @@ class SessionStoreServicer:
     def ListOrphans(self, request, context):
         """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
         or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
-        what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
-        callers. Ability: mailbox.
+        what waits in a halted session is no work until it is unhalted. A session that is PAUSED has no work at all before
+        its agent's `parked.wake_at_us`. For hosts; a server does not offer it to its callers. Ability: mailbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

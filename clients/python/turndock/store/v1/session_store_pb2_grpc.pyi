@@ -95,8 +95,8 @@ class SessionStoreStub:
     """RenewClaims prolongs leases in bulk and says which claims are lost. Ability: mailbox."""
     ReleaseIfEmpty: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]
     """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-    `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
-    dispatched. Ability: mailbox.
+    `released = false` means there is work: the caller still owns the agent. What waits in a halted or PAUSED session
+    cannot be dispatched. Ability: mailbox.
     """
     EditRun: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.EditRunRequest, turndock.store.v1.session_store_pb2.EditRunResponse]
     """EditRun changes a PENDING run's prompt or place. FAILED_PRECONDITION / INVALID_STATUS when it, or the run it is to
@@ -110,8 +110,8 @@ class SessionStoreStub:
     ListOrphans: grpc.aio.UnaryUnaryMultiCallable[turndock.store.v1.session_store_pb2.ListOrphansRequest, turndock.store.v1.session_store_pb2.ListOrphansResponse]
     """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
     or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
-    what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
-    callers. Ability: mailbox.
+    what waits in a halted session is no work until it is unhalted. A session that is PAUSED has no work at all before
+    its agent's `parked.wake_at_us`. For hosts; a server does not offer it to its callers. Ability: mailbox.
     """
     WatchEvents: grpc.aio.UnaryStreamMultiCallable[turndock.store.v1.session_store_pb2.WatchEventsRequest, turndock.store.v1.session_store_pb2.WatchEventsResponse]
     """WatchEvents streams a session's events as they are committed. Ability: watch_events.
@@ -244,8 +244,8 @@ class SessionStoreServicer:
         self, request: turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.ReleaseIfEmptyRequest, turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.ReleaseIfEmptyResponse]:
         """ReleaseIfEmpty gives a claim up if the session has no run PENDING that could be dispatched, in one transaction.
-        `released = false` means there is work: the caller still owns the agent. What waits in a halted session cannot be
-        dispatched. Ability: mailbox.
+        `released = false` means there is work: the caller still owns the agent. What waits in a halted or PAUSED session
+        cannot be dispatched. Ability: mailbox.
         """
     def EditRun(
         self, request: turndock.store.v1.session_store_pb2.EditRunRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.EditRunRequest, turndock.store.v1.session_store_pb2.EditRunResponse]
@@ -265,8 +265,8 @@ class SessionStoreServicer:
     ) -> collections.abc.Awaitable[turndock.store.v1.session_store_pb2.ListOrphansResponse]:
         """ListOrphans lists sessions of every scope that have work and no owner whose lease runs. Work is a run that is RUNNING
         or has an unfinished decision, an unapplied notification, and a run that is PENDING unless the session is halted:
-        what waits in a halted session is no work until it is unhalted. For hosts; a server does not offer it to its
-        callers. Ability: mailbox.
+        what waits in a halted session is no work until it is unhalted. A session that is PAUSED has no work at all before
+        its agent's `parked.wake_at_us`. For hosts; a server does not offer it to its callers. Ability: mailbox.
         """
     def WatchEvents(
         self, request: turndock.store.v1.session_store_pb2.WatchEventsRequest, context: grpc.aio.ServicerContext[turndock.store.v1.session_store_pb2.WatchEventsRequest, turndock.store.v1.session_store_pb2.WatchEventsResponse]

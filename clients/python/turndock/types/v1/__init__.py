@@ -6,6 +6,7 @@ from .event_pb2 import APPROVAL_DECISION_EDIT as APPROVAL_DECISION_EDIT
 from .event_pb2 import APPROVAL_DECISION_EXPIRED as APPROVAL_DECISION_EXPIRED
 from .event_pb2 import APPROVAL_DECISION_REJECT as APPROVAL_DECISION_REJECT
 from .event_pb2 import APPROVAL_DECISION_UNSPECIFIED as APPROVAL_DECISION_UNSPECIFIED
+from .event_pb2 import APPROVAL_DECISION_WITHDRAWN as APPROVAL_DECISION_WITHDRAWN
 from .event_pb2 import ApprovalDecision as ApprovalDecision
 from .event_pb2 import Custom as Custom
 from .event_pb2 import EVENT_TYPE_CUSTOM as EVENT_TYPE_CUSTOM
@@ -79,6 +80,8 @@ from .session_pb2 import HOST_LOST_POLICY_FAIL as HOST_LOST_POLICY_FAIL
 from .session_pb2 import HOST_LOST_POLICY_RETRY as HOST_LOST_POLICY_RETRY
 from .session_pb2 import HOST_LOST_POLICY_UNSPECIFIED as HOST_LOST_POLICY_UNSPECIFIED
 from .session_pb2 import HostLostPolicy as HostLostPolicy
+from .session_pb2 import ParkedApproval as ParkedApproval
+from .session_pb2 import ParkedTurn as ParkedTurn
 from .session_pb2 import RUN_ORIGIN_ASK as RUN_ORIGIN_ASK
 from .session_pb2 import RUN_ORIGIN_CHAIN as RUN_ORIGIN_CHAIN
 from .session_pb2 import RUN_ORIGIN_EVENT as RUN_ORIGIN_EVENT
@@ -126,6 +129,7 @@ __all__ = [
     "APPROVAL_DECISION_EXPIRED",
     "APPROVAL_DECISION_REJECT",
     "APPROVAL_DECISION_UNSPECIFIED",
+    "APPROVAL_DECISION_WITHDRAWN",
     "AgentDefinition",
     "AgentLimits",
     "AgentPhase",
@@ -186,6 +190,8 @@ __all__ = [
     "MessageSent",
     "MessageStreamed",
     "Page",
+    "ParkedApproval",
+    "ParkedTurn",
     "PolicyViolation",
     "RUN_ORIGIN_ASK",
     "RUN_ORIGIN_CHAIN",

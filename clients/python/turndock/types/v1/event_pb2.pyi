@@ -83,7 +83,7 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_TOOL_APPROVAL_GRANTED: _EventType.ValueType  # 27
     """The decision was yes, perhaps with other arguments."""
     EVENT_TYPE_TOOL_APPROVAL_DENIED: _EventType.ValueType  # 28
-    """The decision was no."""
+    """The tool does not run: `decision` tells whether a person said no, nobody answered in time, or the turn ended first."""
     EVENT_TYPE_CUSTOM: _EventType.ValueType  # 100
     """Anything else; `custom.name` tells. Names that begin with `turndock.` are the host's own."""
 
@@ -149,7 +149,7 @@ EVENT_TYPE_TOOL_APPROVAL_REQUESTED: EventType.ValueType  # 26
 EVENT_TYPE_TOOL_APPROVAL_GRANTED: EventType.ValueType  # 27
 """The decision was yes, perhaps with other arguments."""
 EVENT_TYPE_TOOL_APPROVAL_DENIED: EventType.ValueType  # 28
-"""The decision was no."""
+"""The tool does not run: `decision` tells whether a person said no, nobody answered in time, or the turn ended first."""
 EVENT_TYPE_CUSTOM: EventType.ValueType  # 100
 """Anything else; `custom.name` tells. Names that begin with `turndock.` are the host's own."""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
@@ -170,6 +170,8 @@ class _ApprovalDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appr
     """Do not run the tool; tell the model so."""
     APPROVAL_DECISION_EXPIRED: _ApprovalDecision.ValueType  # 4
     """Nobody answered in time. Only the host says this, and it is not a rejection."""
+    APPROVAL_DECISION_WITHDRAWN: _ApprovalDecision.ValueType  # 5
+    """The turn ended before anybody answered. Only the host says this, in the log; no backend gets it."""
 
 class ApprovalDecision(_ApprovalDecision, metaclass=_ApprovalDecisionEnumTypeWrapper):
     """ApprovalDecision is what may be answered to an approval request."""
@@ -184,6 +186,8 @@ APPROVAL_DECISION_REJECT: ApprovalDecision.ValueType  # 3
 """Do not run the tool; tell the model so."""
 APPROVAL_DECISION_EXPIRED: ApprovalDecision.ValueType  # 4
 """Nobody answered in time. Only the host says this, and it is not a rejection."""
+APPROVAL_DECISION_WITHDRAWN: ApprovalDecision.ValueType  # 5
+"""The turn ended before anybody answered. Only the host says this, in the log; no backend gets it."""
 Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015
 
 @_typing.final
@@ -824,13 +828,17 @@ class ToolApprovalRequested(_message.Message):
     EXPIRES_AT_US_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Identifies the request within its session."""
+    """Identifies the request within its session. A backend's own id need only be unique within its turn: one that an
+    earlier request of the session had gets the run's id before it, `<run>/<id>`. Empty = the host makes one.
+    """
     tool_call_id: _builtins.str
     """The call that waits."""
     tool_name: _builtins.str
     """Which tool."""
     arguments_json: _builtins.str
-    """The arguments as canonical JSON."""
+    """The arguments as JSON; the host makes them canonical. Text that is no JSON fails the turn (`invalid_approval`):
+    nobody can decide on what cannot be shown.
+    """
     arguments_sha256: _builtins.bytes
     """SHA-256 of `arguments_json`, so that an answer can name what it saw. Set by the host."""
     expires_at_us: _builtins.int
@@ -875,8 +883,9 @@ class ToolApprovalDecided(_message.Message):
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     FEEDBACK_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REQUEST_SHA256_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """The request."""
+    """The request. To a backend, by the name it gave it itself."""
     tool_call_id: _builtins.str
     """The call that waited."""
     decision: Global___ApprovalDecision.ValueType
@@ -887,6 +896,8 @@ class ToolApprovalDecided(_message.Message):
     """What the person wants the model to know, for REJECT."""
     principal: _builtins.str
     """Who decided, as the server knows the caller; empty on a server without authentication."""
+    request_sha256: _builtins.bytes
+    """SHA-256 of the answers it came with, so that a retry of that call can be told from another. Empty = the host's own."""
     def __init__(
         self,
         *,
@@ -896,10 +907,11 @@ class ToolApprovalDecided(_message.Message):
         arguments_json: _builtins.str = ...,
         feedback: _builtins.str = ...,
         principal: _builtins.str = ...,
+        request_sha256: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "arguments_json", b"arguments_json", "decision", b"decision", "feedback", b"feedback", "principal", b"principal", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "arguments_json", b"arguments_json", "decision", b"decision", "feedback", b"feedback", "principal", b"principal", "request_sha256", b"request_sha256", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

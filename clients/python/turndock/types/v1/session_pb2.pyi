@@ -417,6 +417,92 @@ class AgentDefinition(_message.Message):
 Global___AgentDefinition: _TypeAlias = AgentDefinition  # noqa: Y015
 
 @_typing.final
+class ParkedApproval(_message.Message):
+    """ParkedApproval is an approval request of a parked turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ASKED_ID_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    asked_id: _builtins.str
+    """What the backend calls it."""
+    @_builtins.property
+    def request(self) -> _event_pb2.ToolApprovalRequested:
+        """The request as it was stored in the log."""
+
+    @_builtins.property
+    def decision(self) -> _event_pb2.ToolApprovalDecided:
+        """What was decided; unset = nothing yet."""
+
+    def __init__(
+        self,
+        *,
+        request: _event_pb2.ToolApprovalRequested | None = ...,
+        asked_id: _builtins.str = ...,
+        decision: _event_pb2.ToolApprovalDecided | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_id", b"asked_id", "decision", b"decision", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParkedApproval: _TypeAlias = ParkedApproval  # noqa: Y015
+
+@_typing.final
+class ParkedTurn(_message.Message):
+    """ParkedTurn is a turn its backend left with `paused`, until everything it asked for is decided. Its run stays RUNNING.
+    The session is PAUSED while a decision is missing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    APPROVALS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    ACTIVE_US_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    WAKE_AT_US_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Its run."""
+    prompt: _builtins.str
+    """The prompt as the backend got it, if that is another than the run's. Empty = the run's."""
+    active_us: _builtins.int
+    """Wall time the turn has used so far, in microseconds: waiting does not count."""
+    wake_at_us: _builtins.int
+    """When the first request without a decision expires, in microseconds since the Unix epoch; unset = none does. From
+    then on the session has work again (SessionStore.ListOrphans).
+    """
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParkedApproval]:
+        """What it waits for, in the backend's order."""
+
+    @_builtins.property
+    def coverage(self) -> Global___Coverage:
+        """What the turn's response holds so far."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        approvals: _abc.Iterable[Global___ParkedApproval] | None = ...,
+        prompt: _builtins.str = ...,
+        active_us: _builtins.int = ...,
+        coverage: Global___Coverage | None = ...,
+        wake_at_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us", "coverage", b"coverage", "wake_at_us", b"wake_at_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us", "active_us", b"active_us", "approvals", b"approvals", "coverage", b"coverage", "prompt", b"prompt", "run_id", b"run_id", "wake_at_us", b"wake_at_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__wake_at_us: _TypeAlias = _typing.Literal["wake_at_us"]  # noqa: Y015
+    _WhichOneofArgType__wake_at_us: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wake_at_us) -> _WhichOneofReturnType__wake_at_us | None: ...
+
+Global___ParkedTurn: _TypeAlias = ParkedTurn  # noqa: Y015
+
+@_typing.final
 class AgentRecord(_message.Message):
     """AgentRecord is the part of a session that belongs to its agent."""
 
@@ -438,6 +524,7 @@ class AgentRecord(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     STOP_REQUEST_ID_FIELD_NUMBER: _builtins.int
     TURN_TIME_US_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
     LAST_RUN_ID_FIELD_NUMBER: _builtins.int
     START_RESTORED_FIELD_NUMBER: _builtins.int
     START_RESTORED_BACKEND_FIELD_NUMBER: _builtins.int
@@ -467,7 +554,7 @@ class AgentRecord(_message.Message):
     stop_request_id: _builtins.str
     """`request_id` of the StopAgent that ended the agent."""
     turn_time_us: _builtins.int
-    """Wall time of all turns so far, in microseconds."""
+    """Wall time of all turns so far, in microseconds. Waiting for a human decision does not count."""
     last_run_id: _builtins.str
     """The last run that ended by its turn's end; empty = none has."""
     start_restored: _builtins.bool
@@ -488,6 +575,10 @@ class AgentRecord(_message.Message):
     def total_usage(self) -> _types_pb2.Usage:
         """Token counts over all runs: each run's latest report, added once."""
 
+    @_builtins.property
+    def parked(self) -> Global___ParkedTurn:
+        """The turn that waits for decisions without its backend; unset = none."""
+
     def __init__(
         self,
         *,
@@ -507,14 +598,15 @@ class AgentRecord(_message.Message):
         ready: _builtins.bool = ...,
         stop_request_id: _builtins.str = ...,
         turn_time_us: _builtins.int = ...,
+        parked: Global___ParkedTurn | None = ...,
         last_run_id: _builtins.str = ...,
         start_restored: _builtins.bool = ...,
         start_restored_backend: _builtins.bool = ...,
         unhalted_sequence: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "total_usage", b"total_usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "definition", b"definition", "parked", b"parked", "total_usage", b"total_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "last_run_id", b"last_run_id", "notified_sequence", b"notified_sequence", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "start_restored", b"start_restored", "start_restored_backend", b"start_restored_backend", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_session", b"backend_session", "chain_length", b"chain_length", "definition", b"definition", "halted", b"halted", "last_run_id", b"last_run_id", "notified_sequence", b"notified_sequence", "parked", b"parked", "persistence_failures", b"persistence_failures", "ready", b"ready", "start_request_id", b"start_request_id", "start_request_sha256", b"start_request_sha256", "start_restored", b"start_restored", "start_restored_backend", b"start_restored_backend", "state_json", b"state_json", "stop_request_id", b"stop_request_id", "stopped", b"stopped", "title", b"title", "total_usage", b"total_usage", "turn_count", b"turn_count", "turn_time_us", b"turn_time_us", "unhalted_sequence", b"unhalted_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
