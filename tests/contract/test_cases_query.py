@@ -233,8 +233,8 @@ async def test_PF_E07_a_reader_who_stops_reading_holds_up_nobody(tmp_path: Path)
         for _ in range(20):
             async with asyncio.timeout(5):
                 await store.append_events(AppendEventsRequest(events=_large("fast", 8)))
-        assert await store._database.empty_wal()
-        assert store._database.wal_bytes() == 0
+        assert await store._database.empty_log()
+        assert store._database.log_bytes() == 0
         rest = [part async for part in stream]
         assert [each.sequence for each in exported_events(rest)] == list(range(1, 161))
         assert rest[-1].end.event_count == 160

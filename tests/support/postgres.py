@@ -117,7 +117,7 @@ class Server:
 
     def dump_schema(self, url: str) -> str:
         """The statements that would make a database's tables again."""
-        command: list[str | Path] = [self.binaries / "pg_dump", "--schema-only", url]
+        command: list[str | Path] = [self.binaries / "pg_dump", "--schema-only", "--table=public.*", url]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         # Newer ones put a random word around it all.

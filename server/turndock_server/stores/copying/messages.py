@@ -51,8 +51,8 @@ async def write(source: Calls, session: Session, target: Rows) -> None:
                 c.execute(insert(sessions_table).returning(sessions_table.c.key), values).scalar_one()
             )
         )
-        row = SessionRow(scope, session.id, key=key)
-        await target.run(lambda c: session_rows.put_tags(Transaction(c, 0, is_careful=False), row, own))
+        made = SessionRow(scope, session.id, key=key)
+        await target.run(lambda c: session_rows.put_tags(Transaction(c, 0, is_careful=False), made, own))
         async for run in source.runs(name):
             await target.run(_put(key, run))
         log = {"pruned_through": 0, "largest_event": 0, "last_notification": 0}
