@@ -120,8 +120,8 @@ async def steady_load(name: str, *, watches: int) -> Row:
             *(bench.stub.Tell(TellRequest(agent_name=name, prompt="go")) for name, _ in agents)
         )
         await asyncio.gather(*receiving)
-    # The first second is the start of a hundred turns at once, which no steady state has.
-    settled = latencies[count * rate :]
+    # The first second is the start of a hundred turns at once and the last one their end, which no steady state has.
+    settled = latencies[count * rate : -count * rate]
     figures = {
         "p50_ms": percentile(settled, 0.5),
         "p99_ms": percentile(settled, 0.99),
