@@ -79,7 +79,7 @@ def test_a_token_leads_to_its_principal() -> None:
         {"exp": None},
         {"tenant": ""},
         {"tenant": 7},
-        {"nbf": int(time.time()) + 3600},
+        {"nbf": 1 << 40},
     ],
     ids=str,
 )
