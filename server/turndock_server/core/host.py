@@ -113,7 +113,7 @@ class Host:
         self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
         self.env = self.roster.env = Environment(
             journal=journal,
-            offloader=Offloader(artifacts),
+            offloader=Offloader(artifacts, journal.redacted),
             backends=backends,
             behaviors=behaviors,
             settled=self.roster.settled,

@@ -115,6 +115,10 @@ class Journal:
         self.edit_run = mailbox.edit_run
         self.list_orphans = mailbox.list_orphans
 
+    def redacted(self, event: Event) -> Event:
+        """The event without secrets; the given one is left alone."""
+        return event if self._redact is None else self._redact(event)[0]
+
     async def append_events(self, request: AppendEventsRequest) -> AppendEventsResponse:
         """Store events and show them."""
         request = self._redacted(request)
