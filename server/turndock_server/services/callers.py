@@ -60,6 +60,16 @@ def may_use(scope: Scope | None) -> bool:
     return who.may_choose_scope or who.tenant == (scope.tenant if scope is not None else None)
 
 
+def check_fence(request: Any) -> None:
+    """A fence makes its writer the owner. Raises PERMISSION_DENIED for one who could not claim either."""
+    if caller().role < Role.ADMIN and request.HasField("fence"):
+        raise TurndockError(
+            "PERMISSION_DENIED",
+            f"fence: to write as a session's owner needs the role {Role.ADMIN}",
+            metadata={"needed_role": str(Role.ADMIN)},
+        )
+
+
 class CallerInterceptor(grpc.aio.ServerInterceptor):
     """Sets `caller()` for the handler of each call, and only for that.
 

@@ -56,7 +56,7 @@ from turndock.wire import close_stream
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
-from turndock_server.services.callers import may_use
+from turndock_server.services.callers import check_fence, may_use
 
 
 class SessionStoreService:
@@ -253,9 +253,14 @@ class QueryService:
 
 
 def _check_scope(request: Any) -> None:
-    """Another scope than the caller's has nothing in it. Raises NOT_FOUND."""
+    """Another scope than the caller's has nothing in it, and a session's owner writes into it. Raises NOT_FOUND.
+
+    Raises PERMISSION_DENIED for a fence from somebody who may not claim.
+    """
     if not may_use(request.scope if request.HasField("scope") else None):
         raise not_found("scope", request.scope.tenant)
+    if "fence" in request.DESCRIPTOR.fields_by_name:
+        check_fence(request)
 
 
 def _key(request: Any, session_id: str) -> AgentKey:
