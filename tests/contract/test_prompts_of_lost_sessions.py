@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.harness import WAIT_S, Harness, refused
-from support.parts import result, text
+from support.parts import asked, paused, result, text
 from turndock.store.v1 import DeleteSessionRequest, EnqueueRunResponse
 from turndock_server.core.feed import AgentKey
 
@@ -70,3 +70,20 @@ async def test_a_prompt_sees_the_run_of_the_session_that_has_its_agents_name_now
     said = [event.message_streamed.text for frame in frames for event in frame.batch.events]
     assert "b" in said
     assert frames[-1].outcome.response.text == "b"
+
+
+@pytest.mark.parametrize("how", ["ask", "prompt"])
+async def test_who_waits_for_a_parked_turn_is_told_when_its_session_is_deleted(
+    local_host: Harness, how: str
+) -> None:
+    session_id = (await local_host.start([paused(asked("one"))])).agent.session_id
+    waiting = asyncio.create_task(getattr(local_host, how)("x"))
+    await local_host.until_asked()
+    roster = local_host.served.host.roster
+    agent = roster.get(AgentKey(None, session_id))
+    assert agent is not None
+    await roster.leave(agent, "test")
+    await delete(local_host, session_id)
+    with refused("SESSION_NOT_FOUND"):
+        async with asyncio.timeout(WAIT_S / 4):
+            await waiting

@@ -27,7 +27,7 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import carried_out, to_its_end
 from turndock_server.core.host import Host, Located
 from turndock_server.core.lifecycle import is_terminal
-from turndock_server.core.roster import RunWaiter
+from turndock_server.core.waiting import RunWaiter
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +123,11 @@ class Prompts:
         )
         if interrupts and located.session.agent.HasField("parked"):
             await self._host.claimed(located)  # What it interrupts has to be in memory.
-        waiter = self._host.roster.wait_for_run(located.key, run.id)
+        waiter = self._host.roster.waiting.wait_for(located.key, run.id)
         try:
             accepted = await self._host.roster.enqueue_run(located.key, request, interrupts=interrupts)
         except BaseException:
-            self._host.roster.stop_waiting(located.key, run.id, waiter)
+            self._host.roster.waiting.stop_waiting(located.key, run.id, waiter)
             raise
         if accepted.duplicate:
             # Its first event may lie before the current head.
@@ -153,7 +153,7 @@ class Prompts:
     def _stop_waiting(self, submitting: asyncio.Task[Submitted]) -> None:
         if not submitting.cancelled() and submitting.exception() is None:
             submitted = submitting.result()
-            self._host.roster.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
+            self._host.roster.waiting.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
 
     async def _caller_gone(self, submitting: asyncio.Task[Submitted]) -> None:
         """The caller of an Ask hung up: a run that still waits is not wanted any more.
@@ -170,7 +170,7 @@ class Prompts:
 
     async def run(self, located: Located, run_id: str, *, wait_s: float, with_events: bool) -> Run:
         """A run; waits for its end if asked to."""
-        waiter = self._host.roster.wait_for_run(located.key, run_id)
+        waiter = self._host.roster.waiting.wait_for(located.key, run_id)
         try:
             run = await self._read(located.key, run_id)
             # A run whose decision is due has ended, but what follows from it is not stored yet.
@@ -178,7 +178,7 @@ class Prompts:
                 await asyncio.wait((waiter,), timeout=wait_s)
                 run = await self._read(located.key, run_id)
         finally:
-            self._host.roster.stop_waiting(located.key, run_id, waiter)
+            self._host.roster.waiting.stop_waiting(located.key, run_id, waiter)
         if with_events and run.HasField("response"):
             _, response = await self._ended(located.key, run)
             if response is not None:
