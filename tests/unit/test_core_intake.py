@@ -99,7 +99,9 @@ def test_all_other_types_pass() -> None:
 
 
 @pytest.mark.parametrize("payload", sorted(HOST_PAYLOADS))
-@pytest.mark.parametrize("event_type", [EventType.EVENT_TYPE_CUSTOM, EventType.EVENT_TYPE_TURN_COMPLETED, 9999])
+@pytest.mark.parametrize(
+    "event_type", [EventType.EVENT_TYPE_CUSTOM, EventType.EVENT_TYPE_TURN_COMPLETED, 9999]
+)
 def test_what_only_the_host_says_is_not_taken_under_another_type(payload: str, event_type: int) -> None:
     given = Event(type=event_type)  # type: ignore[arg-type]  # a type of a later release
     getattr(given, payload).SetInParent()

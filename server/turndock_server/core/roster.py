@@ -56,7 +56,6 @@ _NOBODYS_WORK = frozenset(("AGENT_STOPPED", "CLAIM_CONFLICT", "SERVER_STOPPING",
 """Reasons for which an agent cannot be claimed and need not be, since it has no work or another host does it."""
 
 
-
 class Roster:
     """Claims agents, runs their loops, and lets them go."""
 
