@@ -100,9 +100,6 @@ HOST_PAYLOADS: frozenset[str] = frozenset(
 )
 """What those types carry, which nobody else's event may carry under another type."""
 
-_HOSTS_FIELDS = ("sequence", "incarnation", "stored_at_us", "offloaded")
-"""What is known once an event is stored, or kept elsewhere because of its size."""
-
 _JSON_FIELDS: dict[str, tuple[str, ...]] = {
     "tool_call_started": ("arguments_json",),
     "tool_call_completed": ("result_json",),
@@ -170,7 +167,8 @@ class Intake:
         event.CopyFrom(given)
         marks: dict[str, Any] = {}
         is_forged = event.HasField("offloaded")
-        for name in _HOSTS_FIELDS:
+        # Known once an event is stored, or kept elsewhere because of its size.
+        for name in ("sequence", "incarnation", "stored_at_us", "offloaded"):
             event.ClearField(name)
         _settle_type(event)
         if event.id:
