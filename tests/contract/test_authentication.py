@@ -25,10 +25,12 @@ from turndock.store.v1 import (
     AppendEventRequest,
     AppendEventsRequest,
     DeleteSessionRequest,
+    EditRunRequest,
     EnqueueRunRequest,
     FlushRequest,
     GetSessionRequest,
     ListSessionsRequest,
+    MailboxLimits,
     PersistStateRequest,
     SaveRunRequest,
     SaveSessionRequest,
@@ -376,6 +378,38 @@ async def test_a_token_in_a_file_is_sent(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(TurndockError, match=r"token_file: .*is empty"):
         Client("127.0.0.1:1", token_file=tmp_path / "token")
+
+
+async def test_the_mailboxes_bounds_hold_for_whoever_writes_to_the_store(tmp_path: Path) -> None:
+    made = secured.make_tokens(tmp_path / "tokens.json", "red")
+    config = TOKENS + "limits = {max_queued_prompts_per_scope = 2, max_prompt_bytes = 1000}\n"
+    async with (
+        an_app(tmp_path, config) as (_, endpoint),
+        a_channel(endpoint) as channel,
+        Client(str(endpoint), token=made["red-controller"]) as client,
+    ):
+        agent = await client.start_agent("ann", backend="echo", backend_config={"delay_ms": 60_000})
+        await agent.tell("busy")
+        session_id = (await agent.status()).session_id
+        store = RemoteSessionStore(channel, metadata=sending(made["red-controller"]))
+
+        async def put(run_id: str, prompt: str = "p", limits: MailboxLimits | None = None) -> None:
+            run = Run(id=run_id, session_id=session_id, prompt=prompt)
+            await store.enqueue_run(EnqueueRunRequest(scope=Scope(tenant="red"), run=run, limits=limits))
+
+        assert (await refusal(put("long", "x" * 1001))).reason == "LIMIT_EXCEEDED"
+        await put("r0")
+        narrow = MailboxLimits(max_count=1, max_bytes=1000)
+        assert (await refusal(put("narrow", limits=narrow))).metadata["limit"] == "count"
+        wide = MailboxLimits(max_count=1000, max_bytes=1000, max_scope_count=1000)
+        await put("r1", limits=wide)
+        for bounds in (None, wide):
+            assert (await refusal(put("r2", limits=bounds))).metadata["limit"] == "scope_count"
+        await put("r1")  # a retry finds what it put there
+        longer = EditRunRequest(
+            scope=Scope(tenant="red"), session_id=session_id, run_id="r1", prompt="x" * 1001
+        )
+        assert (await refusal(store.edit_run(longer))).reason == "LIMIT_EXCEEDED"
 
 
 async def test_only_who_may_claim_writes_as_an_owner(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from turndock import events, jsontext
 from turndock.agent.v1 import (
@@ -19,7 +19,7 @@ from turndock.agent.v1 import (
     UpdateQueuedRunRequest,
 )
 from turndock.errors import TurndockError, invalid
-from turndock.store.v1 import EditRunRequest, EnqueueRunRequest, MailboxLimits
+from turndock.store.v1 import EditRunRequest, EnqueueRunRequest, GetSessionRequest, MailboxLimits
 from turndock.store.v1 import ListRunsRequest as StoredRunsRequest
 from turndock.types.v1 import AgentLimits, Cursor, Response, Run, RunOrigin, RunStatus
 from turndock_server.core import history, transcript
@@ -32,6 +32,9 @@ from turndock_server.core.waiting import RunWaiter
 log = logging.getLogger(__name__)
 
 CALLER_GONE = "caller_gone"
+
+_UNBOUNDED_COUNT: Final = (1 << 31) - 1
+_UNBOUNDED_BYTES: Final = (1 << 63) - 1
 
 
 class PromptCall(Protocol):
@@ -139,6 +142,22 @@ class Prompts:
         limits.MergeFrom(self._scope_limits)
         return limits
 
+    async def bounded(self, key: AgentKey, request: EnqueueRunRequest) -> EnqueueRunRequest:
+        """A run from somebody else on its way into a mailbox, within the bounds of a prompt; theirs may be narrower.
+
+        Raises LIMIT_EXCEEDED for a prompt that is too long, SESSION_NOT_FOUND.
+        """
+        self.check_size(request.run.prompt, "run.prompt")
+        asked = GetSessionRequest(scope=key.scope, session_id=key.session_id)
+        session = (await self._host.journal.get_session(asked)).session
+        limits = self._limits(session.agent.definition.limits)
+        if not session.HasField("agent"):
+            limits.max_count, limits.max_bytes = _UNBOUNDED_COUNT, _UNBOUNDED_BYTES
+        bounded = EnqueueRunRequest()
+        bounded.CopyFrom(request)
+        bounded.limits.CopyFrom(_narrower(limits, request.limits) if request.HasField("limits") else limits)
+        return bounded
+
     async def outcome(self, submitted: Submitted) -> tuple[Run, Response | None]:
         """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone.
 
@@ -245,13 +264,32 @@ class Prompts:
         if not prompt:
             raise invalid("prompt", "must not be empty")
         jsontext.check_text(prompt, "prompt")
+        self.check_size(prompt, "prompt")
+
+    def check_size(self, prompt: str, field: str) -> None:
+        """Refuse a prompt that is too long (LIMIT_EXCEEDED)."""
         size = len(prompt.encode())
         if size > self._max_prompt_bytes:
             raise TurndockError(
                 "LIMIT_EXCEEDED",
-                f"prompt: is {size} bytes; the limit is {self._max_prompt_bytes}",
+                f"{field}: is {size} bytes; the limit is {self._max_prompt_bytes}",
                 metadata={"limit": "max_prompt_bytes", "max": str(self._max_prompt_bytes), "size": str(size)},
             )
+
+
+def _narrower(limits: MailboxLimits, others: MailboxLimits) -> MailboxLimits:
+    """What both allow."""
+    both = MailboxLimits()
+    both.CopyFrom(limits)
+    both.max_count = min(limits.max_count, others.max_count)
+    both.max_bytes = min(limits.max_bytes, others.max_bytes)
+    if others.HasField("max_scope_count"):
+        known = limits.max_scope_count if limits.HasField("max_scope_count") else _UNBOUNDED_COUNT
+        both.max_scope_count = min(known, others.max_scope_count)
+    if others.HasField("max_scope_bytes"):
+        known = limits.max_scope_bytes if limits.HasField("max_scope_bytes") else _UNBOUNDED_BYTES
+        both.max_scope_bytes = min(known, others.max_scope_bytes)
+    return both
 
 
 def _digest(call: PromptCall) -> bytes:
