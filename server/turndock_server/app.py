@@ -194,7 +194,7 @@ class App:
             scope_limits=settings.limits.scope_mailboxes(),
         )
         AgentHostService(host, Starter(host), prompts, self._info).add_to(server)
-        SessionStoreService(host, store if isinstance(store, EventWatcher) else None).add_to(server)
+        SessionStoreService(host, store if isinstance(store, EventWatcher) else None, prompts).add_to(server)
         ArtifactStoreService(artifacts).add_to(server)
         if persistence is not None:
             AgentPersistenceService(persistence).add_to(server)

@@ -15,14 +15,37 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support import secured
 from support.probing import services_of
 from support.secured import Authority, a_channel, an_app, sending
-from turndock import wire
+from turndock import events, wire
 from turndock.agent.v1 import AskRequest, GetServerInfoRequest, StartAgentRequest, WatchRequest
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
 from turndock.client import Client
 from turndock.errors import Code, TurndockError
-from turndock.remote import RemoteSessionStore
-from turndock.store.v1 import ListSessionsRequest, SaveSessionRequest
-from turndock.types.v1 import AgentDefinition, Cursor, Scope, Session, SessionStatus
+from turndock.remote import RemoteAgentPersistence, RemoteSessionStore
+from turndock.store.v1 import (
+    AppendEventRequest,
+    AppendEventsRequest,
+    DeleteSessionRequest,
+    EditRunRequest,
+    EnqueueRunRequest,
+    FlushRequest,
+    GetSessionRequest,
+    ListSessionsRequest,
+    MailboxLimits,
+    PersistStateRequest,
+    SaveRunRequest,
+    SaveSessionRequest,
+    SetInterruptedRequest,
+)
+from turndock.types.v1 import (
+    AgentDefinition,
+    Cursor,
+    Fence,
+    Run,
+    RunStatus,
+    Scope,
+    Session,
+    SessionStatus,
+)
 from turndock_server.access import Role, files, tokens
 from turndock_server.app import CannotStart
 from turndock_server.services import callers, permissions
@@ -355,3 +378,69 @@ async def test_a_token_in_a_file_is_sent(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(TurndockError, match=r"token_file: .*is empty"):
         Client("127.0.0.1:1", token_file=tmp_path / "token")
+
+
+async def test_the_mailboxes_bounds_hold_for_whoever_writes_to_the_store(tmp_path: Path) -> None:
+    made = secured.make_tokens(tmp_path / "tokens.json", "red")
+    config = TOKENS + "limits = {max_queued_prompts_per_scope = 2, max_prompt_bytes = 1000}\n"
+    async with (
+        an_app(tmp_path, config) as (_, endpoint),
+        a_channel(endpoint) as channel,
+        Client(str(endpoint), token=made["red-controller"]) as client,
+    ):
+        agent = await client.start_agent("ann", backend="echo", backend_config={"delay_ms": 60_000})
+        await agent.tell("busy")
+        session_id = (await agent.status()).session_id
+        store = RemoteSessionStore(channel, metadata=sending(made["red-controller"]))
+
+        async def put(run_id: str, prompt: str = "p", limits: MailboxLimits | None = None) -> None:
+            run = Run(id=run_id, session_id=session_id, prompt=prompt)
+            await store.enqueue_run(EnqueueRunRequest(scope=Scope(tenant="red"), run=run, limits=limits))
+
+        assert (await refusal(put("long", "x" * 1001))).reason == "LIMIT_EXCEEDED"
+        await put("r0")
+        narrow = MailboxLimits(max_count=1, max_bytes=1000)
+        assert (await refusal(put("narrow", limits=narrow))).metadata["limit"] == "count"
+        wide = MailboxLimits(max_count=1000, max_bytes=1000, max_scope_count=1000)
+        await put("r1", limits=wide)
+        for bounds in (None, wide):
+            assert (await refusal(put("r2", limits=bounds))).metadata["limit"] == "scope_count"
+        await put("r1")  # a retry finds what it put there
+        longer = EditRunRequest(
+            scope=Scope(tenant="red"), session_id=session_id, run_id="r1", prompt="x" * 1001
+        )
+        assert (await refusal(store.edit_run(longer))).reason == "LIMIT_EXCEEDED"
+
+
+async def test_only_who_may_claim_writes_as_an_owner(tmp_path: Path) -> None:
+    """A fence that was guessed would write behind a live agent's back, and one that is high would lock it out."""
+    made = secured.make_tokens(tmp_path / "tokens.json", "red")
+    async with (
+        an_app(tmp_path, TOKENS + 'persistence.kind = "store"\n', store="sqlite") as (_, endpoint),
+        a_channel(endpoint) as channel,
+        Client(str(endpoint), token=made["red-controller"]) as client,
+    ):
+        agent = await client.start_agent("ann", backend="echo")
+        session_id = (await agent.status()).session_id
+        store = RemoteSessionStore(channel, metadata=sending(made["red-controller"]))
+        snapshots = RemoteAgentPersistence(channel, metadata=sending(made["red-controller"]))
+        red, fence = Scope(tenant="red"), Fence(epoch=(1 << 62))
+        session = (await store.get_session(GetSessionRequest(scope=red, session_id=session_id))).session
+        session.agent.halted = True
+        event = events.text("forged")
+        event.id, event.session_id, event.time_us = events.new_id(), session_id, 1
+        run = Run(id="r", session_id=session_id, status=RunStatus.RUN_STATUS_PENDING, prompt="p")
+        for call in (
+            store.save_session(SaveSessionRequest(scope=red, session=session, fence=fence)),
+            store.delete_session(DeleteSessionRequest(scope=red, session_id=session_id, fence=fence)),
+            store.save_run(SaveRunRequest(scope=red, run=run, fence=fence)),
+            store.append_event(AppendEventRequest(scope=red, event=event, fence=fence)),
+            store.append_events(AppendEventsRequest(scope=red, events=[event], fence=fence)),
+            store.flush(FlushRequest(scope=red, session=session, fence=fence)),
+            store.enqueue_run(EnqueueRunRequest(scope=red, run=run, fence=fence)),
+            snapshots.set_interrupted(SetInterruptedRequest(scope=red, fence=fence)),
+            snapshots.persist_state(PersistStateRequest(scope=red, fence=fence)),
+        ):
+            error = await refusal(call)
+            assert (error.reason, error.metadata["needed_role"]) == ("PERMISSION_DENIED", "admin")
+        assert (await agent.ask("still there")).text == "still there"

@@ -9,12 +9,13 @@ import pytest
 
 from support.hosting import Served, make_host, served
 from turndock.agent.v1 import AskRequest, GetRunRequest, StartAgentRequest, WatchRequest
-from turndock.store.v1 import GetEventsRequest
+from turndock.store.v1 import ArtifactStoreGetRequest, GetEventsRequest
 from turndock.store.v1.session_store_pb2_grpc import SessionStoreStub
 from turndock.types.v1 import AgentDefinition, Cursor, Event
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.observability import Redactor
 from turndock_server.stores.memory import MemorySessionStore
+from turndock_server.stores.memory_artifacts import MemoryArtifactStore
 from turndock_server.stores.sql import SqlSessionStore
 
 SECRET = "secret123"
@@ -59,6 +60,28 @@ async def test_E_05_store_watchers_and_answers_show_the_same_redacted_text(kind:
     assert received.message_received.text == "[REDACTED] ok"
     for seen in [*answers, *(event.SerializeToString() for event in live)]:
         assert SECRET.encode() not in seen
+
+
+async def test_E_05_a_payload_that_is_kept_elsewhere_is_redacted_too() -> None:
+    artifacts = MemoryArtifactStore()
+    said = f"password={SECRET} " + "x" * (1 << 20)
+    script = json.dumps({"scripts": [[{"text": said}, {"result": {"text": "done"}}]]})
+    host = make_host(
+        MemorySessionStore(), {"scripted": ScriptedBackend()}, redactor=Redactor(), artifacts=artifacts
+    )
+    async with served(host) as server:
+        definition = AgentDefinition(agent_name="ann", backend="scripted", backend_config_json=script)
+        await server.stub.StartAgent(StartAgentRequest(definition=definition))
+        run = (await server.stub.Ask(AskRequest(agent_name="ann", request_id="r", prompt="hello"))).run
+        stored = await SessionStoreStub(server.channel).GetEvents(
+            GetEventsRequest(session_id=run.session_id, run_id="r")
+        )
+    [key] = [event.offloaded.key for event in stored.events if event.HasField("offloaded")]
+    kept = b"".join([part.chunk async for part in artifacts.get(ArtifactStoreGetRequest(key=key))])
+    event = Event.FromString(kept)
+    assert event.message_streamed.text.startswith("[REDACTED] xxx")
+    assert json.loads(event.metadata_json)["turndock.redacted"] == 1
+    assert SECRET.encode() not in kept
 
 
 async def test_E_05_off_by_default() -> None:

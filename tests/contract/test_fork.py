@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 import pytest
 
 from support.harness import Harness, numbers, refused, types
-from support.parts import emit, gate, result, text, tool_use, usage
+from support.parts import asked, emit, gate, paused, result, text, tool_use, usage
 from turndock import wire
 from turndock.agent.v1 import ForkSessionRequest
 from turndock.errors import Code, TurndockError
@@ -18,6 +18,7 @@ from turndock.store.v1 import (
     GetRunRequest,
     GetSessionRequest,
     ListSessionsRequest,
+    SaveSessionResponse,
 )
 from turndock.types.v1 import Cursor, Event, RunStatus, Scope
 
@@ -200,3 +201,31 @@ async def test_a_fork_that_was_cut_off_is_finished_by_its_retry(local_host: Harn
     forked = await host.fork(parent, len(whole))
     assert [same(event) for event in await host.log_of(forked.id)] == [same(event) for event in whole]
     assert (await host.store.get_session(GetSessionRequest(session_id=forked.id))).session == forked
+
+
+async def test_a_fork_of_a_parked_turn_withdraws_what_waits_once(
+    local_host: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its parent is still asked nobody can be asked in the fork, also when the fork took two tries."""
+    parent = (await local_host.start([text("hi"), paused(asked("one"), asked("two"))])).agent.session_id
+    waiting = local_host.asking("x", request_id="r")
+    await local_host.until_asked(2)
+    journal = local_host.served.host.journal
+    save = journal.save_session
+
+    async def fail(_: object) -> SaveSessionResponse:
+        raise TurndockError("STORAGE_ERROR", "for the test")
+
+    monkeypatch.setattr(journal, "save_session", fail)
+    with refused("STORAGE_ERROR"):
+        await local_host.fork(parent)
+    monkeypatch.setattr(journal, "save_session", save)
+    forked = await local_host.fork(parent)
+    ended = [
+        event for event in await local_host.log_of(forked.id) if event.sequence > forked.forked_at_sequence
+    ]
+    assert types(ended) == ["tool_approval_denied", "tool_approval_denied", "run_cancelled"]
+    assert [event.tool_approval_decided.approval_id for event in ended[:2]] == ["one", "two"]
+    assert len(await local_host.until_asked(2)) == 2
+    await local_host.stop()
+    await waiting

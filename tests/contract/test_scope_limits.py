@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 
@@ -26,6 +27,9 @@ from turndock.agent.v1 import (
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
 from turndock.errors import Code, TurndockError
 from turndock.types.v1 import AgentDefinition, Cursor, RunStatus
+from turndock_server.core.finishing import to_its_end
+from turndock_server.services.callers import CallerInterceptor
+from turndock_server.services.limits import ScopeLimits
 
 RED, BLUE = (((wire.SCOPE, tenant),) for tenant in ("red", "blue"))
 SLOW = jsontext.canonical({"delay_ms": 60_000})
@@ -147,6 +151,40 @@ async def test_streams_and_calls_are_counted(tmp_path: Path) -> None:
         await until_admitted(look)
         await until_admitted(lambda: watching(stub, session_id))
         asking[1].cancel()
+
+
+async def test_a_call_whose_caller_hung_up_keeps_its_place_until_it_is_carried_out() -> None:
+    limits = ScopeLimits(max_calls=1)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @to_its_end
+    async def work(request: Any, context: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    class Details(grpc.HandlerCallDetails):
+        method, invocation_metadata = "/turndock.agent.v1.AgentHost/ForkSession", ()
+
+    async def found(_: Any) -> Any:
+        served: Any = grpc.unary_unary_rpc_method_handler(work)
+        return served
+
+    handler: Any = await CallerInterceptor(None, limits).intercept_service(found, Details())
+    call = asyncio.create_task(handler.unary_unary(None, None))
+    await begun.wait()
+    call.cancel()
+    await asyncio.wait((call,))
+    assert limits.calls.taken(None) == 1
+    with pytest.raises(TurndockError, match="calls under way"):
+        await handler.unary_unary(None, None)
+    goes_on.set()
+
+    async def attempt() -> None:
+        await asyncio.sleep(0)
+        await handler.unary_unary(None, None)
+
+    await until_admitted(attempt)
+    assert limits.calls.taken(None) == 0
 
 
 async def test_agents_are_counted_exactly_however_many_start_at_once(tmp_path: Path) -> None:

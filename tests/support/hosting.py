@@ -86,7 +86,7 @@ async def served(
         return GetServerInfoResponse(version="test")
 
     AgentHostService(host, Starter(host), prompts, info).add_to(server)
-    SessionStoreService(host, None).add_to(server)
+    SessionStoreService(host, None, prompts).add_to(server)
     if snapshots is not None:
         AgentPersistenceService(snapshots).add_to(server)
     endpoint = wire.bind(server, "127.0.0.1:0")

@@ -175,6 +175,18 @@ def test_what_is_no_token_is_refused(token: str) -> None:
     assert refused(shared(), token) == "the token is not valid"
 
 
+@pytest.mark.parametrize(
+    "odd", [{"exp": 10**400}, {"tenant": "red\ud800"}, {"tenant": "red\0"}, {"tenant": "x" * 2_000}]
+)
+def test_a_claim_that_nothing_can_hold_is_refused(odd: dict[str, Any]) -> None:
+    assert refused(shared(), signed(claims(**odd))) == "the token is not valid"
+
+
+def test_a_name_is_one_short_line_whatever_the_issuer_says() -> None:
+    assert shared().principal(signed(claims(sub="a\nb\0c\ud800"))).name == "a\ufffdb\ufffdc\ufffd"
+    assert shared().principal(signed(claims(sub="x" * 4_000))).name == "x" * 128
+
+
 def test_a_key_set_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableFileError, match="cannot read"):
         read_keys(tmp_path / "missing.json")

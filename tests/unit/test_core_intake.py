@@ -5,8 +5,16 @@ from typing import Any
 import pytest
 
 from turndock import events, jsontext
-from turndock.types.v1 import Custom, Event, EventType, MessageReceived, MessageStreamed, ToolCallStarted
-from turndock_server.core.intake import HOST_TYPES, Intake
+from turndock.types.v1 import (
+    ArtifactReference,
+    Custom,
+    Event,
+    EventType,
+    MessageReceived,
+    MessageStreamed,
+    ToolCallStarted,
+)
+from turndock_server.core.intake import HOST_PAYLOADS, HOST_TYPES, PAYLOAD_TYPES, Intake
 
 
 def intake(**fields: str) -> Intake:
@@ -88,6 +96,35 @@ def test_all_other_types_pass() -> None:
     assert len(others) == 13
     for event_type in others:
         assert intake().event(Event(type=event_type)).type == event_type
+
+
+@pytest.mark.parametrize("payload", sorted(HOST_PAYLOADS))
+@pytest.mark.parametrize(
+    "event_type", [EventType.EVENT_TYPE_CUSTOM, EventType.EVENT_TYPE_TURN_COMPLETED, 9999]
+)
+def test_what_only_the_host_says_is_not_taken_under_another_type(payload: str, event_type: int) -> None:
+    given = Event(type=event_type)  # type: ignore[arg-type]  # a type of a later release
+    getattr(given, payload).SetInParent()
+    event = intake().event(given)
+    assert event.type == EventType.EVENT_TYPE_ERROR_OCCURRED
+    assert event.error_occurred.original_type == payload
+    assert not event.HasField("run_completed")
+
+
+def test_the_payloads_of_the_hosts_types_are_the_hosts_own() -> None:
+    of_backends = {"error_occurred", "workspace_changed", *PAYLOAD_TYPES}
+    every = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["payload"].fields}
+    assert every - of_backends == HOST_PAYLOADS
+
+
+def test_what_is_known_once_an_event_is_stored_is_not_taken_from_a_backend() -> None:
+    given = Event(custom=Custom(name="k"), sequence=7, incarnation="i", stored_at_us=1)
+    given.offloaded.CopyFrom(ArtifactReference(key="another's", size=1))
+    event = intake().event(given)
+    assert (event.sequence, event.incarnation, event.stored_at_us) == (0, "", 0)
+    assert not event.HasField("offloaded")
+    assert marks(event) == {"turndock.repaired": ["offloaded"]}
+    assert event.custom.name == "k"
 
 
 def test_json_that_is_none_is_replaced_by_its_beginning() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,20 @@ from typing import Any, Final, cast
 
 import jwt
 
+from turndock import events, jsontext
+from turndock.errors import TurndockError
 from turndock_server.access.files import FollowedFile, UnusableFileError
 from turndock_server.access.principal import Principal, Role, unauthenticated
 
 MIN_SECRET_BYTES: Final = 32
 """A shared secret shorter than its digest can be guessed (RFC 7518, 3.2)."""
+
+
+_MAX_NAME: Final = 128
+_MAX_TENANT_BYTES: Final = 256
+"""No store takes a longer one."""
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""What would break a line of a log, or could not be stored beside a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +79,18 @@ class JwtVerifier:
         except jwt.PyJWTError:
             raise unauthenticated("the token is not valid") from None
         scope = _claim(found, self._claims.scope)
-        if scope is not None and not (isinstance(scope, str) and scope):
+        if scope is not None and not (isinstance(scope, str) and _is_tenant(scope)):
             raise unauthenticated("the token is not valid")
+        try:
+            expires_at = float(found["exp"]) + self._leeway_s
+        except OverflowError:
+            raise unauthenticated("the token is not valid") from None
+        name = str(_claim(found, self._claims.principal) or "unnamed")
         return Principal(
-            name=str(_claim(found, self._claims.principal) or "unnamed"),
+            name=_UNPRINTABLE.sub(jsontext.REPLACEMENT, name)[:_MAX_NAME],
             role=self._role(_claim(found, self._claims.roles)),
             scope=scope,
-            expires_at=float(found["exp"]) + self._leeway_s,
+            expires_at=expires_at,
         )
 
     def _key_for(self, token: str) -> Any:
@@ -100,6 +115,14 @@ class JwtVerifier:
             known[name] for name in cast("list[object]", names) if isinstance(name, str) and name in known
         ]
         return max(found, default=Role.NONE)
+
+
+def _is_tenant(scope: str) -> bool:
+    try:
+        events.check_id(scope, "scope", max_bytes=_MAX_TENANT_BYTES)
+    except (TurndockError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def key_file(path: Path) -> FollowedFile[jwt.PyJWK]:

@@ -190,6 +190,7 @@ class Forker:
             kill=Kill.INTERRUPT,
             text=left.text,
             open_tools=left.open_tools,
+            open_approvals=list(left.open_approvals.values()),
         )
         closing = transcript.closing(run, outcome)
         for number, event in enumerate(closing):

@@ -111,12 +111,13 @@ class Host:
         self.names: KeyedLocks[tuple[str | None, str]] = KeyedLocks()
         """Held while an agent of that name is being started."""
         self.roster = Roster(dispatcher, host_id=host_id, sole_host=sole_host, on_agent_ends=self._agent_ends)
+        journal.when_gone = self.roster.waiting.session_gone
         self.env = self.roster.env = Environment(
             journal=journal,
-            offloader=Offloader(artifacts),
+            offloader=Offloader(artifacts, journal.redacted),
             backends=backends,
             behaviors=behaviors,
-            settled=self.roster.settled,
+            settled=self.roster.waiting.settled,
             publish_status=lambda agent: journal.feed.publish_status(agent.key, agent.status),
             redact_text=redact_text,
             backend_wait_s=backend_wait_s,

@@ -5,7 +5,9 @@ Client input that is wrong is refused; a backend's output is not, since nobody c
 - U+0000 and halves of surrogate pairs become U+FFFD.
 - JSON text that breaks a rule of `turndock.jsontext` becomes `{"turndock.unparsed": <its first 1,024 characters>}`.
 - An event of a type that is the host's own, or a custom one with a name that is, becomes ERROR_OCCURRED with
-  `original_type`. Only a title (`events.TITLE`) that is one may come from a backend.
+  `original_type`, and so does one with a payload that is. Only a title (`events.TITLE`) that is one may come from a
+  backend.
+- A reference to a payload that is kept elsewhere is taken out: only the host keeps payloads elsewhere.
 
 Each repair is listed in the event's metadata under `turndock.repaired`, by field. What a payload lacks is listed under
 `turndock.warnings` and otherwise left alone.
@@ -85,6 +87,19 @@ HOST_TYPES: frozenset[int] = frozenset(
 )
 """Types only the host writes: a backend asks for an approval, and the host writes down that it did."""
 
+HOST_PAYLOADS: frozenset[str] = frozenset(
+    (
+        "session_changed",
+        "run_started",
+        "run_completed",
+        "run_failed",
+        "message_sent",
+        "tool_approval_requested",
+        "tool_approval_decided",
+    )
+)
+"""What those types carry, which nobody else's event may carry under another type."""
+
 _JSON_FIELDS: dict[str, tuple[str, ...]] = {
     "tool_call_started": ("arguments_json",),
     "tool_call_completed": ("result_json",),
@@ -99,7 +114,7 @@ _TEXT_FIELDS: dict[str, tuple[str, ...]] = {
     "custom": ("name",),
     "policy_violation": ("policy", "message"),
 }
-_PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
+PAYLOAD_TYPES: dict[str, EventType.ValueType] = {
     "message_streamed": EVENT_TYPE_MESSAGE_STREAMED,
     "message_received": EVENT_TYPE_MESSAGE_RECEIVED,
     "tool_call_started": EVENT_TYPE_TOOL_CALL_STARTED,
@@ -151,11 +166,17 @@ class Intake:
         event = Event()
         event.CopyFrom(given)
         marks: dict[str, Any] = {}
+        is_forged = event.HasField("offloaded")
+        # Known once an event is stored, or kept elsewhere because of its size.
+        for name in ("sequence", "incarnation", "stored_at_us", "offloaded"):
+            event.ClearField(name)
         _settle_type(event)
         if event.id:
             marks[BACKEND_EVENT_ID] = event.id
         self._complete(event)
         repaired = _repair(event)
+        if is_forged:
+            repaired.append("offloaded")
         if repaired:
             marks[REPAIRED] = repaired
         warnings = _warnings(event)
@@ -207,8 +228,8 @@ def unknown_type(name: str, data_json: str = "") -> Event:
 
 def _settle_type(event: Event) -> None:
     payload = event.WhichOneof("payload")
-    if event.type == EVENT_TYPE_UNSPECIFIED and payload in _PAYLOAD_TYPES:
-        event.type = _PAYLOAD_TYPES[payload]
+    if event.type == EVENT_TYPE_UNSPECIFIED and payload in PAYLOAD_TYPES:
+        event.type = PAYLOAD_TYPES[payload]
     refused = _refused_name(event)
     if refused:
         replaced = unknown_type(refused, event.data_json)
@@ -223,6 +244,9 @@ def _refused_name(event: Event) -> str:
         return "unspecified"
     if event.type in HOST_TYPES:
         return events.type_name(event.type)
+    payload = event.WhichOneof("payload")
+    if payload in HOST_PAYLOADS:
+        return payload
     if not event.custom.name.startswith(RESERVED) or events.title_of(event):
         return ""
     return event.custom.name

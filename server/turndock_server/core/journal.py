@@ -93,6 +93,8 @@ class Journal:
         on_deleted: Callable[[DeleteSessionRequest], Awaitable[None]] | None = None,
     ) -> None:
         self.feed = feed
+        self.when_gone: Callable[[AgentKey], object] = lambda _: None
+        """Hears of sessions that were deleted. Set by the host."""
         self._redact = redact
         self._on_deleted = on_deleted
         self._store = store
@@ -114,6 +116,10 @@ class Journal:
         self.release_if_empty = mailbox.release_if_empty
         self.edit_run = mailbox.edit_run
         self.list_orphans = mailbox.list_orphans
+
+    def redacted(self, event: Event) -> Event:
+        """The event without secrets; the given one is left alone."""
+        return event if self._redact is None else self._redact(event)[0]
 
     async def append_events(self, request: AppendEventsRequest) -> AppendEventsResponse:
         """Store events and show them."""
@@ -190,7 +196,9 @@ class Journal:
         """Forget the artifacts of a session that the store has deleted, and end its watches."""
         if self._on_deleted is not None:
             await self._on_deleted(request)
-        self.feed.deleted(AgentKey.of(_scope(request), request.session_id))
+        key = AgentKey.of(_scope(request), request.session_id)
+        self.feed.deleted(key)
+        self.when_gone(key)
 
     def _redacted(self, request: AppendEventsRequest) -> AppendEventsRequest:
         """The request without secrets in its events; a request that was handed over is left alone."""

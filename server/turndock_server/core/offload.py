@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from turndock import jsontext
 from turndock.errors import TurndockError
@@ -27,8 +27,12 @@ _CHUNK_BYTES = 256 << 10
 class Offloader:
     """Replaces events that are too large. The artifact's content is the encoded event as it was."""
 
-    def __init__(self, artifacts: ArtifactStore | None) -> None:
+    def __init__(
+        self, artifacts: ArtifactStore | None, redacted: Callable[[Event], Event] = lambda event: event
+    ) -> None:
+        """`redacted` takes secrets out, as the journal does out of what it sees of an event."""
         self._artifacts = artifacts
+        self._redacted = redacted
 
     async def fit(self, scope: Scope | None, batch: Sequence[Event]) -> Sequence[Event]:
         """The batch with nothing in it that is too large. What is `INLINE_BYTES` altogether fits as it is."""
@@ -38,6 +42,7 @@ class Offloader:
         ]
 
     async def _offload(self, scope: Scope | None, event: Event) -> Event:
+        event = self._redacted(event)
         body = event.SerializeToString()
         reference = _reference(event, body)
         stub = _stub(event)

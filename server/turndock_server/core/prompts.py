@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from turndock import events, jsontext
 from turndock.agent.v1 import (
@@ -19,7 +19,7 @@ from turndock.agent.v1 import (
     UpdateQueuedRunRequest,
 )
 from turndock.errors import TurndockError, invalid
-from turndock.store.v1 import EditRunRequest, EnqueueRunRequest, MailboxLimits
+from turndock.store.v1 import EditRunRequest, EnqueueRunRequest, GetSessionRequest, MailboxLimits
 from turndock.store.v1 import ListRunsRequest as StoredRunsRequest
 from turndock.types.v1 import AgentLimits, Cursor, Response, Run, RunOrigin, RunStatus
 from turndock_server.core import history, transcript
@@ -27,11 +27,14 @@ from turndock_server.core.feed import AgentKey
 from turndock_server.core.finishing import carried_out, to_its_end
 from turndock_server.core.host import Host, Located
 from turndock_server.core.lifecycle import is_terminal
-from turndock_server.core.roster import RunWaiter
+from turndock_server.core.waiting import RunWaiter
 
 log = logging.getLogger(__name__)
 
 CALLER_GONE = "caller_gone"
+
+_UNBOUNDED_COUNT: Final = (1 << 31) - 1
+_UNBOUNDED_BYTES: Final = (1 << 63) - 1
 
 
 class PromptCall(Protocol):
@@ -123,11 +126,11 @@ class Prompts:
         )
         if interrupts and located.session.agent.HasField("parked"):
             await self._host.claimed(located)  # What it interrupts has to be in memory.
-        waiter = self._host.roster.wait_for_run(located.key, run.id)
+        waiter = self._host.roster.waiting.wait_for(located.key, run.id)
         try:
             accepted = await self._host.roster.enqueue_run(located.key, request, interrupts=interrupts)
         except BaseException:
-            self._host.roster.stop_waiting(located.key, run.id, waiter)
+            self._host.roster.waiting.stop_waiting(located.key, run.id, waiter)
             raise
         if accepted.duplicate:
             # Its first event may lie before the current head.
@@ -138,6 +141,22 @@ class Prompts:
         limits = MailboxLimits(max_count=own.max_pending_prompts, max_bytes=own.max_pending_bytes)
         limits.MergeFrom(self._scope_limits)
         return limits
+
+    async def bounded(self, key: AgentKey, request: EnqueueRunRequest) -> EnqueueRunRequest:
+        """A run from somebody else on its way into a mailbox, within the bounds of a prompt; theirs may be narrower.
+
+        Raises LIMIT_EXCEEDED for a prompt that is too long, SESSION_NOT_FOUND.
+        """
+        self.check_size(request.run.prompt, "run.prompt")
+        asked = GetSessionRequest(scope=key.scope, session_id=key.session_id)
+        session = (await self._host.journal.get_session(asked)).session
+        limits = self._limits(session.agent.definition.limits)
+        if not session.HasField("agent"):
+            limits.max_count, limits.max_bytes = _UNBOUNDED_COUNT, _UNBOUNDED_BYTES
+        bounded = EnqueueRunRequest()
+        bounded.CopyFrom(request)
+        bounded.limits.CopyFrom(_narrower(limits, request.limits) if request.HasField("limits") else limits)
+        return bounded
 
     async def outcome(self, submitted: Submitted) -> tuple[Run, Response | None]:
         """Wait for a submitted prompt's end. Cancelling the wait leaves the run alone.
@@ -153,7 +172,7 @@ class Prompts:
     def _stop_waiting(self, submitting: asyncio.Task[Submitted]) -> None:
         if not submitting.cancelled() and submitting.exception() is None:
             submitted = submitting.result()
-            self._host.roster.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
+            self._host.roster.waiting.stop_waiting(submitted.key, submitted.run.id, submitted.waiter)
 
     async def _caller_gone(self, submitting: asyncio.Task[Submitted]) -> None:
         """The caller of an Ask hung up: a run that still waits is not wanted any more.
@@ -170,7 +189,7 @@ class Prompts:
 
     async def run(self, located: Located, run_id: str, *, wait_s: float, with_events: bool) -> Run:
         """A run; waits for its end if asked to."""
-        waiter = self._host.roster.wait_for_run(located.key, run_id)
+        waiter = self._host.roster.waiting.wait_for(located.key, run_id)
         try:
             run = await self._read(located.key, run_id)
             # A run whose decision is due has ended, but what follows from it is not stored yet.
@@ -178,7 +197,7 @@ class Prompts:
                 await asyncio.wait((waiter,), timeout=wait_s)
                 run = await self._read(located.key, run_id)
         finally:
-            self._host.roster.stop_waiting(located.key, run_id, waiter)
+            self._host.roster.waiting.stop_waiting(located.key, run_id, waiter)
         if with_events and run.HasField("response"):
             _, response = await self._ended(located.key, run)
             if response is not None:
@@ -245,13 +264,32 @@ class Prompts:
         if not prompt:
             raise invalid("prompt", "must not be empty")
         jsontext.check_text(prompt, "prompt")
+        self.check_size(prompt, "prompt")
+
+    def check_size(self, prompt: str, field: str) -> None:
+        """Refuse a prompt that is too long (LIMIT_EXCEEDED)."""
         size = len(prompt.encode())
         if size > self._max_prompt_bytes:
             raise TurndockError(
                 "LIMIT_EXCEEDED",
-                f"prompt: is {size} bytes; the limit is {self._max_prompt_bytes}",
+                f"{field}: is {size} bytes; the limit is {self._max_prompt_bytes}",
                 metadata={"limit": "max_prompt_bytes", "max": str(self._max_prompt_bytes), "size": str(size)},
             )
+
+
+def _narrower(limits: MailboxLimits, others: MailboxLimits) -> MailboxLimits:
+    """What both allow."""
+    both = MailboxLimits()
+    both.CopyFrom(limits)
+    both.max_count = min(limits.max_count, others.max_count)
+    both.max_bytes = min(limits.max_bytes, others.max_bytes)
+    if others.HasField("max_scope_count"):
+        known = limits.max_scope_count if limits.HasField("max_scope_count") else _UNBOUNDED_COUNT
+        both.max_scope_count = min(known, others.max_scope_count)
+    if others.HasField("max_scope_bytes"):
+        known = limits.max_scope_bytes if limits.HasField("max_scope_bytes") else _UNBOUNDED_BYTES
+        both.max_scope_bytes = min(known, others.max_scope_bytes)
+    return both
 
 
 def _digest(call: PromptCall) -> bytes:

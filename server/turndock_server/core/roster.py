@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from turndock import events
@@ -27,7 +26,7 @@ from turndock.store.v1 import (
     ReleaseIfEmptyRequest,
     RenewClaimsRequest,
 )
-from turndock.types.v1 import Failure, Fence, Page, Response, Run, RunStatus
+from turndock.types.v1 import Failure, Fence, Page, Run, RunStatus
 from turndock_server.core import history, transcript
 from turndock_server.core.agent import Agent
 from turndock_server.core.alarms import Alarms
@@ -39,6 +38,7 @@ from turndock_server.core.finishing import to_its_end
 from turndock_server.core.lifecycle import Kill, is_terminal
 from turndock_server.core.live import LiveAgents
 from turndock_server.core.locks import KeyedLocks
+from turndock_server.core.waiting import RunWaiters
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,6 @@ AGENT_TERMINATED = Kill.STOP.value
 
 _NOBODYS_WORK = frozenset(("AGENT_STOPPED", "CLAIM_CONFLICT", "SERVER_STOPPING", "SESSION_NOT_FOUND"))
 """Reasons for which an agent cannot be claimed and need not be, since it has no work or another host does it."""
-
-RunWaiter = asyncio.Future[tuple[Run, Response | None]]
 
 
 class Roster:
@@ -82,7 +80,7 @@ class Roster:
         self.doors: KeyedLocks[AgentKey] = KeyedLocks()
         """One at a time: claiming, leaving and stopping of one agent, and whatever else needs its claim to last."""
         self._dropped: set[AgentKey] = set()
-        self._waiters: defaultdict[tuple[AgentKey, str], set[RunWaiter]] = defaultdict(set)
+        self.waiting = RunWaiters()
         self._upkeep: set[asyncio.Task[None]] = set()
         self._alarms = Alarms(self._ring)
         self._winding_down = False
@@ -126,13 +124,13 @@ class Roster:
         await self.dispatcher.stop()
         for agent in self._agents:
             agent.wind_down()
-        self._refuse_waiters(but=[(agent.key, agent.current_run_id) for agent in self._agents])
+        self.waiting.stopping(but=[(agent.key, agent.current_run_id) for agent in self._agents])
         if self._loops:
             _, late = await asyncio.wait(self._loops.values(), timeout=grace_s)
             if late:
                 self.kill_turns()
                 await self._abandon(late)
-        self._refuse_waiters()
+        self.waiting.stopping()
         self.env.persistence.hurry()
         await asyncio.gather(*(self.leave(agent, "host_stopping") for agent in list(self._agents)))
 
@@ -273,7 +271,7 @@ class Roster:
         response = await self.env.journal.cancel_run(request)
         if agent is not None:
             agent.run_cancelled(response)
-        self.settled(key, response.run, None)
+        self.waiting.settled(key, response.run, None)
         return response
 
     async def empty_mailbox(self, key: AgentKey, reason: str, agent: Agent | None) -> None:
@@ -389,34 +387,6 @@ class Roster:
             return True
 
     # --- Callers that wait ---------------------------------------------------------------------------------------
-
-    def wait_for_run(self, key: AgentKey, run_id: str) -> RunWaiter:
-        """Done when the run has ended here; give it back with `stop_waiting`."""
-        waiter: RunWaiter = asyncio.get_running_loop().create_future()
-        self._waiters[(key, run_id)].add(waiter)
-        return waiter
-
-    def stop_waiting(self, key: AgentKey, run_id: str, waiter: RunWaiter) -> None:
-        """Nobody waits on this any more."""
-        waiters = self._waiters.get((key, run_id))
-        if waiters is not None:
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[(key, run_id)]
-
-    def settled(self, key: AgentKey, run: Run, response: Response | None) -> None:
-        """A run has ended: tell whoever waits."""
-        for waiter in self._waiters.pop((key, run.id), ()):
-            if not waiter.done():
-                waiter.set_result((run, response))
-
-    def _refuse_waiters(self, but: Collection[tuple[AgentKey, str]] = ()) -> None:
-        """Tell whoever waits for a run that will not end here; the run itself waits for the next start."""
-        for place in [place for place in self._waiters if place not in but]:
-            for waiter in self._waiters.pop(place):
-                if not waiter.done():
-                    waiter.set_exception(TurndockError("SERVER_STOPPING", "the server is stopping"))
-                    waiter.exception()  # seen: not everybody who waits looks at it
 
     # --- Deliveries ----------------------------------------------------------------------------------------------
 

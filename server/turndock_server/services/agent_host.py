@@ -56,6 +56,7 @@ from turndock.agent.v1 import (
 from turndock.errors import invalid
 from turndock.serving.handlers import Handler, add_port
 from turndock.types.v1 import Run, RunOrigin
+from turndock_server.core.feed import AgentKey
 from turndock_server.core.forking import Forker
 from turndock_server.core.host import Host, Located
 from turndock_server.core.prompts import Prompts, Submitted
@@ -223,26 +224,32 @@ class AgentHostService:
         """Accept a prompt and stream its run."""
         located = await self._locate(request)
         # Watched before it begins, the run is seen live from its first event on, without asking the store for it.
-        with self._host.journal.feed.watching(located.key):
-            await self._prompt_and_stream(request, context)
+        with self._host.journal.feed.watching(located.key) as tail:
+            await self._prompt_and_stream(
+                request, context, lambda key: key == located.key and not tail.deleted
+            )
 
-    async def _prompt_and_stream(self, request: PromptRequest, context: Context) -> None:
+    async def _prompt_and_stream(
+        self, request: PromptRequest, context: Context, is_watched: Callable[[AgentKey], bool]
+    ) -> None:
         async with self._prompts.submitted(
             caller().tenant, request, RunOrigin.RUN_ORIGIN_PROMPT
         ) as submitted:
             await context.send_initial_metadata(())
             accepted = PromptAccepted(run=submitted.run, cursor=submitted.cursor)
             await context.write(PromptResponse(accepted=accepted))
-            await self._stream_run(submitted, context)
+            # The name may have passed to another session, and the session may be gone: then the store has to be asked.
+            is_fresh = submitted.is_new and is_watched(submitted.key)
+            await self._stream_run(submitted, context, is_fresh=is_fresh)
             run, response = await self._prompts.outcome(submitted)
             outcome = PromptOutcome(
                 run=_beside_its_response(run), response=response, failure=None if response else run.failure
             )
             await context.write(PromptResponse(outcome=outcome))
 
-    async def _stream_run(self, submitted: Submitted, context: Context) -> None:
+    async def _stream_run(self, submitted: Submitted, context: Context, *, is_fresh: bool) -> None:
         watched = WatchRequest(cursors=[submitted.cursor], run_id=submitted.run.id, until_terminal=True)
-        watch = self._host.watch(submitted.key.tenant, watched, is_fresh=submitted.is_new)
+        watch = self._host.watch(submitted.key.tenant, watched, is_fresh=is_fresh)
         async with aclosing(watch) as frames:
             async for encoded in frames:
                 frame = WatchResponse.FromString(encoded)

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -19,6 +20,7 @@ from turndock.errors import TurndockError
 from turndock.types.v1 import Scope
 from turndock.wire.interceptor import Handler, wrap_handler
 from turndock_server.access import Authenticator, Principal, Role
+from turndock_server.core.finishing import finished
 from turndock_server.services.limits import ScopeLimits
 from turndock_server.services.permissions import is_open, needed_role
 
@@ -58,6 +60,16 @@ def may_use(scope: Scope | None) -> bool:
     """Whether the caller may use a scope that a request names."""
     who = caller()
     return who.may_choose_scope or who.tenant == (scope.tenant if scope is not None else None)
+
+
+def check_fence(request: Any) -> None:
+    """A fence makes its writer the owner. Raises PERMISSION_DENIED for one who could not claim either."""
+    if caller().role < Role.ADMIN and request.HasField("fence"):
+        raise TurndockError(
+            "PERMISSION_DENIED",
+            f"fence: to write as a session's owner needs the role {Role.ADMIN}",
+            metadata={"needed_role": str(Role.ADMIN)},
+        )
 
 
 class CallerInterceptor(grpc.aio.ServerInterceptor):
@@ -104,7 +116,10 @@ class CallerInterceptor(grpc.aio.ServerInterceptor):
             _caller.set(who)
             if self._limits is None:
                 return await admitted(request, context)
-            with self._limits.call(who.tenant, request, streams=streams):
+            places = ExitStack()
+            places.enter_context(self._limits.call(who.tenant, request, streams=streams))
+            # Who hangs up does not get a place back for what goes on without them.
+            with finished(places.close):
                 return await admitted(request, context)
 
         return call

@@ -53,17 +53,20 @@ from turndock.store.v1 import (
 )
 from turndock.types.v1 import Scope
 from turndock.wire import close_stream
+from turndock_server.access import Role
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.host import Host
 from turndock_server.core.journal import Journal
-from turndock_server.services.callers import may_use
+from turndock_server.core.prompts import Prompts
+from turndock_server.services.callers import caller, check_fence, may_use
 
 
 class SessionStoreService:
     """The journal as remote callers get it: every call checks the scope first."""
 
-    def __init__(self, host: Host, watcher: EventWatcher | None) -> None:
+    def __init__(self, host: Host, watcher: EventWatcher | None, prompts: Prompts) -> None:
         self._host = host
+        self._prompts = prompts
         self._journal: Journal = host.journal
         self._watcher = watcher
 
@@ -101,11 +104,16 @@ class SessionStoreService:
     async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
         """Put a run into a mailbox, and have its agent look."""
         _check_scope(request)
-        return await self._host.roster.enqueue_run(_key(request, request.run.session_id), request)
+        key = _key(request, request.run.session_id)
+        if caller().role < Role.ADMIN:
+            request = await self._prompts.bounded(key, request)
+        return await self._host.roster.enqueue_run(key, request)
 
     async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
         """Change a waiting run before its agent begins it."""
         _check_scope(request)
+        if caller().role < Role.ADMIN:
+            self._prompts.check_size(request.prompt, "prompt")
         return EditRunResponse(
             run=await self._host.roster.edit_run(_key(request, request.session_id), request)
         )
@@ -253,9 +261,14 @@ class QueryService:
 
 
 def _check_scope(request: Any) -> None:
-    """Another scope than the caller's has nothing in it. Raises NOT_FOUND."""
+    """Another scope than the caller's has nothing in it, and a session's owner writes into it. Raises NOT_FOUND.
+
+    Raises PERMISSION_DENIED for a fence from somebody who may not claim.
+    """
     if not may_use(request.scope if request.HasField("scope") else None):
         raise not_found("scope", request.scope.tenant)
+    if "fence" in request.DESCRIPTOR.fields_by_name:
+        check_fence(request)
 
 
 def _key(request: Any, session_id: str) -> AgentKey:
