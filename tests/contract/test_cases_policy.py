@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from support.harness import Harness, types
 from support.parts import result, text
 from support.scripted_agent import ScriptedAgent, noted
-from turndock import jsontext
+from turndock import events, jsontext
+from turndock.agent.v1 import ApprovalAnswer, AskResponse
 from turndock.behavior.v1 import (
     Deny,
     PreToolRequest,
@@ -21,7 +24,18 @@ from turndock.behavior.v1 import (
     RewriteArguments,
     Skip,
 )
-from turndock.types.v1 import Event, Failure, RunStatus, ToolApprovalRequested
+from turndock.types.v1 import (
+    AgentPhase,
+    ApprovalDecision,
+    Event,
+    Failure,
+    RunStatus,
+    ToolApprovalRequested,
+)
+
+APPROVE = ApprovalDecision.APPROVAL_DECISION_APPROVE
+EDIT = ApprovalDecision.APPROVAL_DECISION_EDIT
+REJECT = ApprovalDecision.APPROVAL_DECISION_REJECT
 
 
 def asks(call_id: str = "t1", name: str = "delete", **arguments: object) -> dict[str, object]:
@@ -118,9 +132,11 @@ async def test_a_tool_call_never_runs_because_a_policy_failed(host: Harness, giv
 
     await host.dock_behavior("judge", judging(answer))
     await host.start([asks(), result("done")], behavior="judge")
-    answered = await host.ask("go", request_id="r1")
-    assert answered.failure.reason == "approval_not_supported"
+    asking = host.asking("go", request_id="r1")
+    (asked,) = await host.until_asked()
     assert "tool_call_completed" not in types(await host.log(run_id="r1"))
+    await host.resolve(ApprovalAnswer(approval_id=asked.approval_id, decision=APPROVE))
+    assert (await asking).response.text == "done"
 
 
 async def test_what_a_policy_notes_is_merged_with_what_is_noted_of_the_events(host: Harness) -> None:
@@ -159,12 +175,94 @@ async def test_a_turn_that_is_denied_is_a_violation_in_the_log(host: Harness) ->
     assert (await host.ask("ls")).response.text == "fine"
 
 
-async def test_a_turn_that_needs_an_approval_does_not_begin_where_nobody_can_give_it(host: Harness) -> None:
+async def test_what_people_are_asked_is_the_behaviors_to_say(host: Harness) -> None:
+    wanted = ToolApprovalRequested(tool_name="other", message="careful", allowed_decisions=[APPROVE, REJECT])
+    answer = PreToolResponse(require_approval=RequireApproval(request=wanted))
+    await host.dock_behavior("judge", judging(lambda _: answer))
+    await host.start([asks(path="/"), result("done")], behavior="judge")
+    asking = host.asking("go", request_id="r1")
+    (asked,) = await host.until_asked()
+    assert (asked.tool_name, asked.message, list(asked.allowed_decisions)) == (
+        "delete",
+        "careful",
+        [APPROVE, REJECT],
+    )
+    answered = ApprovalAnswer(approval_id=asked.approval_id, decision=REJECT, feedback="no")
+    await host.resolve(answered)
+    assert (await asking).response.text == "done"
+    failed = [event for event in await host.log(run_id="r1") if event.HasField("tool_call_failed")]
+    assert [event.tool_call_failed.failure.message for event in failed] == ["no"]
+
+
+async def careful_turn(
+    host: Harness, **wanted: Any
+) -> tuple[asyncio.Task[AskResponse], ToolApprovalRequested]:
+    """A turn that waits for a person before it begins, and what the person is shown."""
+
     async def pre_turn(request: PreTurnRequest) -> PreTurnResponse:
-        asked = RequireApproval(request=ToolApprovalRequested(message="really?"))
+        asked = RequireApproval(
+            request=ToolApprovalRequested(message="really?", **wanted), prompt="politely: go"
+        )
         return PreTurnResponse(require_approval=asked)
 
-    await host.dock_behavior("careful", ScriptedAgent(pre_turn=pre_turn))
-    await host.start([result("never")], behavior="careful")
-    assert (await host.ask("go", request_id="r1")).failure.reason == "approval_not_supported"
+    agent = ScriptedAgent(pre_turn=pre_turn)
+    await host.dock_behavior("careful", agent)
+    await host.start([result("done")], behavior="careful")
+    asking = host.asking("go", request_id="r1")
+    (asked,) = await host.until_asked()
+    status = await host.status()
+    assert status.phase == AgentPhase.AGENT_PHASE_AWAITING_APPROVAL
+    assert host.backend.record.prompts == []
+    assert types(await host.log(run_id="r1")) == ["run_started", "tool_approval_requested"]
+    assert (asked.message, asked.arguments_json) == ("really?", '{"prompt":"politely: go"}')
+    return asking, asked
+
+
+async def test_a_turn_begins_when_a_person_agrees(host: Harness) -> None:
+    asking, asked = await careful_turn(host)
+    await host.resolve(ApprovalAnswer(approval_id=asked.approval_id, decision=APPROVE))
+    assert (await asking).response.text == "done"
+    assert [heard.prompt for heard in host.backend.record.prompts] == ["politely: go"]
+    assert host.backend.record.prompts[0].decisions == []
+    log = await host.log(run_id="r1")
+    assert types(log) == [
+        "run_started",
+        "tool_approval_requested",
+        "tool_approval_granted",
+        "message_sent",
+        "message_received",
+        "run_completed",
+    ]
+    assert log[3].message_sent.text == "politely: go"
+
+
+async def test_a_person_may_change_the_prompt_first(host: Harness) -> None:
+    asking, asked = await careful_turn(host)
+    await host.resolve(
+        ApprovalAnswer(approval_id=asked.approval_id, decision=EDIT, arguments_json='{"prompt":"wait"}')
+    )
+    assert (await asking).response.text == "done"
+    assert [heard.prompt for heard in host.backend.record.prompts] == ["wait"]
+
+
+async def test_a_turn_that_a_person_rejects_never_begins(host: Harness) -> None:
+    asking, asked = await careful_turn(host)
+    await host.resolve(ApprovalAnswer(approval_id=asked.approval_id, decision=REJECT, feedback="not today"))
+    answer = await asking
+    assert (answer.failure.reason, answer.failure.message) == ("pre_turn_denied", "not today")
+    assert host.backend.record.prompts == []
+    assert (await host.state())["errors"] == []
+    assert (await host.until_idle()).phase == AgentPhase.AGENT_PHASE_IDLE
+
+
+async def test_a_turn_that_nobody_decides_on_expires(host: Harness) -> None:
+    asking, _ = await careful_turn(host, expires_at_us=events.now_us() + 500_000)
+    assert (await asking).failure.reason == "approval_expired"
+    assert host.backend.record.prompts == []
+
+
+async def test_a_turn_that_waits_for_a_person_can_be_interrupted(host: Harness) -> None:
+    asking, _ = await careful_turn(host)
+    await host.interrupt()
+    assert (await asking).failure.reason == "interrupted"
     assert host.backend.record.prompts == []

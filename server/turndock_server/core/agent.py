@@ -14,14 +14,25 @@ from functools import partial
 
 from turndock import events
 from turndock.agent.v1 import AgentStatus
-from turndock.backend.v1 import Resume
+from turndock.backend.v1 import Paused, Resume
 from turndock.errors import TurndockError
 from turndock.ports import Backend
 from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
 from turndock.types.v1 import Event, Failure, Response, Run, RunStatus, Session
-from turndock_server.core import accounts, attach, history, parking, recovery, transcript
+from turndock_server.core import (
+    accounts,
+    attach,
+    history,
+    parking,
+    pre_turn,
+    recovery,
+    terminals,
+    transcript,
+    turns,
+)
 from turndock_server.core.behavior_calls import BehaviorCalls, Patience
-from turndock_server.core.conduct import Conduct
+from turndock_server.core.capture import Capture
+from turndock_server.core.conduct import Conduct, Verdict
 from turndock_server.core.decisions import Decisions
 from turndock_server.core.desk import Desk
 from turndock_server.core.environment import AgentEnds, Environment
@@ -32,16 +43,13 @@ from turndock_server.core.notices import Notices
 from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
 from turndock_server.core.session_writer import SessionWriter
 from turndock_server.core.status import status_of_live
-from turndock_server.core.tool_policy import judge, violation
-from turndock_server.core.turn import Earlier, Turn, TurnHooks
-from turndock_server.core.turns import Place, turn_of
+from turndock_server.core.turn import Earlier, Turn
 
 
 class Agent:
     """One claimed agent. Made by its host from a claim; lives until its host drops it."""
 
     __slots__ = (
-        "_attaching",
         "_begin_lock",
         "_conduct",
         "_decisions",
@@ -50,6 +58,7 @@ class Agent:
         "_kill",
         "_parked",
         "_turn",
+        "_unheard",
         "_unsettled",
         "_winding_down",
         "backend_ready",
@@ -83,7 +92,8 @@ class Agent:
         self._env = env
         self._turn: Turn | None = None
         self._kill: Kill | None = None
-        self._attaching: asyncio.Event | None = None
+        self._unheard: asyncio.Event | None = None
+        """Set while a turn has no backend to tell of a kill: the kill is kept, and rings this."""
         self._winding_down = False
         self._hurried = False
         self._begin_lock: asyncio.Lock | None = None
@@ -101,7 +111,9 @@ class Agent:
         )
         self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
         self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
-        self.desk = Desk(env.journal, key, self.writer, self._approvals_changed)
+        self.desk = Desk(
+            env.journal, key, self.writer, waits=self._is_waiting, changed=self._approvals_changed
+        )
         self._parked, self._unsettled = parking.told_apart(claim)
         for run in claim.runs:
             if run.status == RunStatus.RUN_STATUS_PENDING:
@@ -193,19 +205,22 @@ class Agent:
                 return  # It was edited, moved or cancelled while this waited.
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
-            if failure is None and verdict.approval is not None:
-                failure = Failure(reason="approval_not_supported")
             if failure is not None:
-                await self._refuse(run, failure, halt=verdict.halt, denied=verdict.denied)
+                await self._refuse(run, verdict, failure, expected=RunStatus.RUN_STATUS_PENDING)
+                self.publish_status()
                 return
             try:
-                run = await self._begin(run, verdict.prompt)
+                run = await self._begin(run, verdict)
             except TurndockError as error:
                 if error.reason != "INVALID_TRANSITION":
                     raise
                 self.mailbox.remove(run.id)  # Its row says that it no longer waits.
                 return
-        await self._end_turn(run, verdict.prompt, await self._run_turn(run, verdict.prompt))
+        if verdict.approval is None:
+            outcome = await self._run_turn(run, verdict.prompt)
+        else:
+            outcome = pre_turn.waiting(verdict.approval, self.session.agent.backend_session)
+        await self._end_turn(run, verdict.prompt, outcome)
 
     @property
     def begin_lock(self) -> asyncio.Lock:
@@ -222,9 +237,9 @@ class Agent:
             self._kill = kill
         if run_id and run_id != self.current_run_id:
             return False
-        if self._attaching is not None:
+        if self._unheard is not None:
             self._kill = self._kill or kill
-            self._attaching.set()  # The backend is not waited for any longer.
+            self._unheard.set()  # A backend that is not ready is not waited for any longer.
             return True
         if self._parked is not None and kill in (Kill.INTERRUPT, Kill.STOP):
             self._kill = self._kill or kill  # Whoever runs the loop next ends it.
@@ -287,19 +302,13 @@ class Agent:
 
     # --- A turn's beginning --------------------------------------------------------------------------------------
 
-    async def _begin(self, run: Run, prompt: str) -> Run:
+    async def _begin(self, run: Run, verdict: Verdict) -> Run:
         """PENDING → RUNNING, with the events that say so, in one transaction."""
-        started = Run()
-        started.CopyFrom(run)
-        started.status = RunStatus.RUN_STATUS_RUNNING
-        started.attempt = max(run.attempt, 1)
-        started.started_at_us = events.now_us()
-        started.provider = self.session.agent.definition.backend
-        await self.writer.flush(
-            started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING
-        )
+        started = transcript.started_run(run, self.session.agent.definition.backend)
+        opening = transcript.opening(started, verdict.prompt, is_sent=verdict.approval is None)
+        await self.writer.flush(started, opening, expected=RunStatus.RUN_STATUS_PENDING)
         self.mailbox.remove(run.id)
-        self.current_run_id, self._attaching = run.id, asyncio.Event()
+        self.current_run_id, self._unheard = run.id, asyncio.Event()
         self._enter(Phase.PROCESSING)
         return started
 
@@ -315,17 +324,10 @@ class Agent:
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
-            self._attaching = None
-        hooks = TurnHooks(
-            store=lambda batch: self.snapshots.append(run.id, batch, self),
-            keep_session=self.writer.keep_backend_session,
-            ask=self.desk.ask,
-            titled=self.snapshots.titled,
-            observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
-            judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
-        )
-        place = Place(self.session, self.key.scope, self._backend(), hooks)
-        turn = self._turn = turn_of(run, prompt, place, resume, earlier)
+            self._unheard = None
+        hooks = turns.hooks_of(run, self._conduct, self)
+        place = turns.Place(self.session, self.key.scope, self._backend(), hooks)
+        turn = self._turn = turns.turn_of(run, prompt, place, resume, earlier)
         if self._kill is not None:
             turn.kill(self._kill)
         outcome = await self.desk.attend(run, turn)
@@ -339,7 +341,7 @@ class Agent:
             patience = partial(
                 attach.patiently,
                 patience_s=self._env.backend_wait_s,
-                killed=self._attaching or asyncio.Event(),
+                killed=self._unheard or asyncio.Event(),
                 given_up=lambda: self._kill is not None or self._winding_down,
             )
             await attach.again(self._backend, self.key.scope, self.writer, patience)
@@ -352,27 +354,47 @@ class Agent:
 
     async def _end_turn(self, run: Run, prompt: str, outcome: Outcome) -> None:
         """Settle a turn, or park it until people have decided."""
-        turn = self._turn
-        place = parking.Place(self.writer, self.desk, turn.record.capture) if turn is not None else None
-        if place is None or not await parking.park(run, prompt, outcome, place):
+        if isinstance(outcome.terminal, Paused) and await self._park(run, prompt, outcome):
+            self._turn, self._parked = None, run
+            if not parking.is_decided(self.session):
+                await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
+                self._enter(Phase.AWAITING_APPROVAL)
+        else:
             await self._settle(run, outcome)
-            return
-        self._turn, self._parked = None, run
-        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
-        self._enter(Phase.AWAITING_APPROVAL)
+
+    async def _park(self, run: Run, prompt: str, outcome: Outcome) -> bool:
+        """Keep the turn for as long as people need; False if nobody can decide on what it asks."""
+        self._unheard = asyncio.Event()
+        turn = self._turn
+        limits = self.session.agent.definition.limits
+        capture = turn.record.capture if turn is not None else Capture.within(limits)
+        judge = turns.judge_of(run, self._conduct) if turn is not None else None
+        place = parking.Place(self.writer, self.desk, capture, judge)
+        try:
+            return await parking.park(run, prompt, outcome, place, not_begun=turn is None)
+        finally:
+            self._unheard = None
 
     async def _go_on(self, run: Run) -> bool:
-        """Take a parked turn up, or end it if it was killed; False if it still waits."""
+        """Take a parked turn up, or end it if it was killed or refused; False if it still waits."""
         if self._kill is not None:
             await self.end_parked(self._kill)
             return True
         await self.desk.expire()
         if not parking.is_decided(self.session):
             return False
-        prompt, resume, earlier = await parking.take_up(self._env.journal, self.key, self.writer, run)
-        self._parked, self._attaching = None, asyncio.Event()
+        verdict = pre_turn.verdict(self.session.agent.parked, run)
+        if verdict.failure is not None:
+            parking.taken_out(self.session)
+            await self._refuse(run, verdict, verdict.failure, expected=RunStatus.RUN_STATUS_RUNNING)
+            self._parked, self.current_run_id = None, ""
+            self._enter(Phase.IDLE)
+            return True
+        going = await parking.take_up(self._env.journal, self.key, self.writer, run, verdict.prompt)
+        self._parked, self._unheard = None, asyncio.Event()
         self._enter(Phase.PROCESSING)
-        await self._end_turn(run, prompt, await self._run_turn(run, prompt, resume, earlier))
+        outcome = await self._run_turn(run, going.prompt, going.resume, going.earlier)
+        await self._end_turn(run, going.prompt, outcome)
         return True
 
     async def end_parked(self, kill: Kill) -> None:
@@ -395,42 +417,24 @@ class Agent:
         self._env.settled(self.key, ended, response)
 
     async def _write_terminal(self, run: Run, outcome: Outcome) -> tuple[Run, Response | None]:
-        """Flush what the turn left and its terminal; the run as it ended and, if it succeeded, its response."""
+        """Store the turn's end; the run as it ended and, if it succeeded, its response."""
         turn, self._turn = self._turn, None
         self._kill = self._kill if self.stopping else None
-        ended = transcript.ended_run(run, outcome, decision_pending=self._conduct.present)
-        closing = transcript.closing(ended, outcome)
-        if outcome.said_terminal:
-            await self._conduct.observe(run, closing[-1:])
-        response = transcript.response(outcome, closing[-1], turn)
-        if response is not None:
-            response.text = self._env.redact_text(response.text)
-            ended.response.CopyFrom(transcript.without_events(response))
-        accounts.book(self.session.agent, run, outcome)
-        stored = await self.writer.flush(
-            ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
-        )
+        place = terminals.Place(self._env, self.key, self.writer, self._conduct)
+        ended = await terminals.write(place, run, outcome, turn)
         self.current_run_id = ""
-        if response is not None and turn is not None:
-            first, terminal = stored.results[0].event, stored.results[-1].event
-            turn.record.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
-            transcript.with_events(response, turn.record.kept_with(terminal), terminal)
-            if self._env.redact_text is not str or turn.is_continued:
-                # What the turn kept is as the backend said it, and its last part; the log has all, without secrets.
-                response = await history.response_of(self._env.journal, self.key, ended)
-        return ended, response
+        return ended
 
-    async def _refuse(self, run: Run, failure: Failure, *, halt: bool, denied: bool) -> None:
+    async def _refuse(
+        self, run: Run, verdict: Verdict, failure: Failure, *, expected: RunStatus.ValueType
+    ) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
-        if halt:
+        if verdict.halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        closing = [transcript.of_run(ended, violation(failure))] if denied else []
-        closing.append(transcript.terminal_event(ended, 0))
-        await self.writer.flush(ended, closing, expected=RunStatus.RUN_STATUS_PENDING)
+        await self.writer.flush(ended, pre_turn.closing(ended, verdict), expected=expected)
         self.mailbox.remove(run.id)
-        self.publish_status()
         self._env.settled(self.key, ended, None)
 
     # --- Coming back ---------------------------------------------------------------------------------------------
@@ -487,6 +491,9 @@ class Agent:
         if left.title:
             self.snapshots.titled(left.title)
         await self._settle(run, recovery.lost(self.session, left))
+
+    async def _is_waiting(self) -> None:
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
 
     def _approvals_changed(self) -> None:
         if self._turn is not None and not self._turn.over:

@@ -1,0 +1,144 @@
+"""P: snapshots of agents that wait for people."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.docking import Mode
+from support.harness import Harness, StoreName, approve, harnessed, refused
+from support.parts import Script, approval, asked, paused, result, text
+from support.snapshots import UNAVAILABLE, RecordingSnapshots
+from turndock.store.v1 import GetSessionRequest
+from turndock.types.v1 import AgentLimits, AgentPhase, Session
+from turndock_server.core.feed import AgentKey
+
+AWAITING = AgentPhase.AGENT_PHASE_AWAITING_APPROVAL
+DORMANT = AgentPhase.AGENT_PHASE_DORMANT
+ASKS = [text("may I? "), approval("a1", "delete"), result("done")]
+PARKS = [text("may I? "), paused(asked("a1", "delete"))]
+GOES_ON = [result("done")]
+SETUPS: tuple[tuple[StoreName, Mode], ...] = (("memory", "in_process"), ("sqlite", "multiplexed"))
+
+kept_open_and_parked = pytest.mark.parametrize("script", [ASKS, PARKS], ids=["kept open", "parked"])
+
+
+@pytest.fixture
+def snapshots() -> RecordingSnapshots:
+    return RecordingSnapshots()
+
+
+@pytest.fixture(params=SETUPS, ids="-".join)
+async def host(
+    request: pytest.FixtureRequest, tmp_path: Path, snapshots: RecordingSnapshots
+) -> AsyncIterator[Harness]:
+    store, mode = request.param
+    async with harnessed(store, mode, tmp_path, snapshots=snapshots) as harness:
+        yield harness
+
+
+@kept_open_and_parked
+async def test_P_03_a_turn_that_waits_raises_the_flag_and_its_end_lowers_it(
+    host: Harness, snapshots: RecordingSnapshots, script: Script
+) -> None:
+    started = await host.start(script, GOES_ON, [result("next")])
+    phases: list[AgentPhase.ValueType] = []
+
+    def look(_: object) -> None:
+        agent = host.served.host.roster.get(AgentKey(None, started.agent.session_id))
+        phases.append(agent.status().phase if agent is not None else DORMANT)
+
+    snapshots.on_write = look
+    asking = host.asking("go")
+    await host.until_asked()
+    assert snapshots.story == ["on_interrupt", "flag true"]
+    assert AWAITING not in phases, "it is saved before anybody sees it"
+    (save,) = snapshots.saves
+    assert save.snapshot.interrupted
+    assert [each.approval_id for each in save.snapshot.pending_approvals] == ["a1"]
+    assert (await stored(host, started.agent.session_id)).interrupted
+    await host.resolve(approve("a1"))
+    assert (await asking).response.text.endswith("done")
+    await host.ask("next")
+    assert snapshots.story == [
+        "on_interrupt",
+        "flag true",
+        "on_completion",
+        "flag false",
+        "on_completion",
+    ]
+    assert snapshots.flags == [True, False]
+    assert not snapshots.saves[-1].snapshot.interrupted
+    assert not (await stored(host, started.agent.session_id)).interrupted
+
+
+async def stored(host: Harness, session_id: str) -> Session:
+    return (await host.store.get_session(GetSessionRequest(session_id=session_id))).session
+
+
+@kept_open_and_parked
+async def test_PF_B19_a_late_answer_moves_no_flag(
+    host: Harness, snapshots: RecordingSnapshots, script: Script
+) -> None:
+    await host.start(script, GOES_ON)
+    asking = host.asking("go")
+    await host.until_asked()
+    with refused("APPROVAL_NOT_FOUND"):
+        await host.resolve(approve("unknown"))
+    assert snapshots.flags == [True]
+    await host.resolve(approve("a1"))
+    await asking
+    assert snapshots.flags == [True, False]
+
+
+@kept_open_and_parked
+async def test_P_09_an_interrupt_while_it_waits_lowers_the_flag(
+    host: Harness, snapshots: RecordingSnapshots, script: Script
+) -> None:
+    await host.start(script, [result("next")])
+    asking = host.asking("go")
+    await host.until_asked()
+    await host.interrupt()
+    assert (await asking).failure.reason == "interrupted"
+    assert snapshots.story == ["on_interrupt", "flag true", "on_cancel", "flag false"]
+    assert (await host.ask("b")).response.text == "next"
+
+
+async def test_P_05_a_paused_agent_comes_back_with_its_flag(
+    host: Harness, snapshots: RecordingSnapshots
+) -> None:
+    await host.start(PARKS, GOES_ON, limits=AgentLimits(idle_shutdown_ms=50))
+    run = await host.tell("go")
+    await host.until(lambda status: status.phase == DORMANT)
+    assert snapshots.story == ["on_interrupt", "flag true", "on_shutdown"]
+    left = snapshots.saves[-1].snapshot
+    assert left.interrupted
+    assert [each.approval_id for each in left.pending_approvals] == ["a1"]
+    await host.resolve(approve("a1"))
+    assert (await host.ended(run)).response.text == "done"
+    await host.until(lambda status: status.phase == DORMANT)
+    assert [each for each in snapshots.story if each != "on_shutdown"] == [
+        "on_interrupt",
+        "flag true",
+        "on_completion",
+        "flag false",
+    ]
+    assert snapshots.flags == [True, False]
+
+
+@kept_open_and_parked
+async def test_P_07_saves_that_fail_while_it_waits_are_not_felt(
+    host: Harness, snapshots: RecordingSnapshots, script: Script
+) -> None:
+    await host.start(script, GOES_ON)
+    snapshots.trouble = UNAVAILABLE
+    asking = host.asking("go")
+    await host.until_asked()
+    assert snapshots.story == ["on_interrupt", "flag true"]
+    snapshots.trouble = None
+    await host.resolve(approve("a1"))
+    assert (await asking).response.text.endswith("done")
+    assert snapshots.flags == [True], "it was never raised, and need not be lowered"
+    assert (await host.status()).persistence_failures == 2
