@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from support.docking import Mode
-from support.harness import Harness, StoreName, approve, harnessed, refused
-from support.parts import Script, approval, asked, paused, result, text
+from support.harness import Harness, StoreName, approve, harnessed, refused, reject
+from support.parts import Script, approval, asked, event, paused, result, text
+from support.scripted_agent import ScriptedAgent
 from support.snapshots import UNAVAILABLE, RecordingSnapshots
+from turndock import events, jsontext
+from turndock.agent.v1 import ApprovalAnswer
+from turndock.behavior.v1 import PreTurnRequest, PreTurnResponse, RequireApproval
 from turndock.store.v1 import GetSessionRequest
-from turndock.types.v1 import AgentLimits, AgentPhase, Session
+from turndock.types.v1 import AgentLimits, AgentPhase, Session, ToolApprovalRequested
 from turndock_server.core.feed import AgentKey
 
 AWAITING = AgentPhase.AGENT_PHASE_AWAITING_APPROVAL
@@ -142,3 +146,41 @@ async def test_P_07_saves_that_fail_while_it_waits_are_not_felt(
     assert (await asking).response.text.endswith("done")
     assert snapshots.flags == [True], "it was never raised, and need not be lowered"
     assert (await host.status()).persistence_failures == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "story"),
+    [(approve("a1"), "on_completion"), (reject("a1"), "on_error")],
+    ids=["approved", "rejected"],
+)
+async def test_P_03_a_turn_that_people_have_to_agree_to_first_moves_the_flag_too(
+    host: Harness, snapshots: RecordingSnapshots, answer: ApprovalAnswer, story: str
+) -> None:
+    async def pre_turn(_: PreTurnRequest) -> PreTurnResponse:
+        asked = RequireApproval(request=ToolApprovalRequested(approval_id="a1"))
+        return PreTurnResponse(require_approval=asked)
+
+    await host.dock_behavior("careful", ScriptedAgent(pre_turn=pre_turn))
+    await host.start(GOES_ON, behavior="careful")
+    asking = host.asking("go")
+    await host.until_asked()
+    await host.resolve(answer)
+    await asking
+    assert snapshots.story == ["on_interrupt", "flag true", story, "flag false"]
+
+
+@kept_open_and_parked
+async def test_a_title_given_before_people_are_asked_is_kept(
+    host: Harness, snapshots: RecordingSnapshots, script: Script
+) -> None:
+    title = event(
+        type="EVENT_TYPE_CUSTOM",
+        custom={"name": events.TITLE, "dataJson": jsontext.canonical({"title": "Plans"})},
+    )
+    await host.start([title, *script], limits=AgentLimits(idle_shutdown_ms=50))
+    asking = host.asking("go")
+    await host.until_asked()
+    assert snapshots.saves[-1].snapshot.title == "Plans"
+    await host.interrupt()
+    await asking
+    assert (await host.until(lambda status: status.phase == DORMANT)).title == "Plans"

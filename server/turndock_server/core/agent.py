@@ -206,8 +206,7 @@ class Agent:
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
             if failure is not None:
-                await self._refuse(run, verdict, failure, expected=RunStatus.RUN_STATUS_PENDING)
-                self.publish_status()
+                await self._refuse(run, verdict, failure)
                 return
             try:
                 run = await self._begin(run, verdict)
@@ -385,10 +384,7 @@ class Agent:
             return False
         verdict = pre_turn.verdict(self.session.agent.parked, run)
         if verdict.failure is not None:
-            parking.taken_out(self.session)
-            await self._refuse(run, verdict, verdict.failure, expected=RunStatus.RUN_STATUS_RUNNING)
-            self._parked, self.current_run_id = None, ""
-            self._enter(Phase.IDLE)
+            await self._refuse(run, verdict, verdict.failure)
             return True
         going = await parking.take_up(self._env.journal, self.key, self.writer, run, verdict.prompt)
         self._parked, self._unheard = None, asyncio.Event()
@@ -425,16 +421,20 @@ class Agent:
         self.current_run_id = ""
         return ended
 
-    async def _refuse(
-        self, run: Run, verdict: Verdict, failure: Failure, *, expected: RunStatus.ValueType
-    ) -> None:
+    async def _refuse(self, run: Run, verdict: Verdict, failure: Failure) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
         if verdict.halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        await self.writer.flush(ended, pre_turn.closing(ended, verdict), expected=expected)
+        if self._parked is not None:
+            parking.taken_out(self.session)
+        await self.writer.flush(ended, pre_turn.closing(ended, verdict), expected=run.status)
         self.mailbox.remove(run.id)
+        if self._parked is not None:
+            self._parked, self.current_run_id = None, ""
+            await self.snapshots.save(lifecycle_of(ended.status), self)
+        self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, None)
 
     # --- Coming back ---------------------------------------------------------------------------------------------
