@@ -15,8 +15,7 @@ from support.snapshots import UNAVAILABLE, RecordingSnapshots
 from turndock import events, jsontext
 from turndock.agent.v1 import ApprovalAnswer
 from turndock.behavior.v1 import PreTurnRequest, PreTurnResponse, RequireApproval
-from turndock.store.v1 import GetSessionRequest
-from turndock.types.v1 import AgentLimits, AgentPhase, Session, ToolApprovalRequested
+from turndock.types.v1 import AgentLimits, AgentPhase, ToolApprovalRequested
 from turndock_server.core.feed import AgentKey
 
 AWAITING = AgentPhase.AGENT_PHASE_AWAITING_APPROVAL
@@ -62,7 +61,7 @@ async def test_P_03_a_turn_that_waits_raises_the_flag_and_its_end_lowers_it(
     (save,) = snapshots.saves
     assert save.snapshot.interrupted
     assert [each.approval_id for each in save.snapshot.pending_approvals] == ["a1"]
-    assert (await stored(host, started.agent.session_id)).interrupted
+    assert (await host.stored_session(started.agent.session_id)).interrupted
     await host.resolve(approve("a1"))
     assert (await asking).response.text.endswith("done")
     await host.ask("next")
@@ -75,11 +74,7 @@ async def test_P_03_a_turn_that_waits_raises_the_flag_and_its_end_lowers_it(
     ]
     assert snapshots.flags == [True, False]
     assert not snapshots.saves[-1].snapshot.interrupted
-    assert not (await stored(host, started.agent.session_id)).interrupted
-
-
-async def stored(host: Harness, session_id: str) -> Session:
-    return (await host.store.get_session(GetSessionRequest(session_id=session_id))).session
+    assert not (await host.stored_session(started.agent.session_id)).interrupted
 
 
 @kept_open_and_parked
