@@ -16,7 +16,7 @@ from turndock_server.core.tool_policy import Judgement, judge
 from turndock_server.core.turn import Earlier, Turn, TurnHooks
 
 if TYPE_CHECKING:
-    from turndock_server.core.agent import Agent
+    from turndock_server.core.agent_state import AgentState
 
 Judge = Callable[[ToolApprovalRequested], Awaitable[Judgement]]
 
@@ -59,7 +59,7 @@ def turn_of(run: Run, prompt: str, place: Place, resume: Resume | None, earlier:
     )
 
 
-def hooks_of(run: Run, conduct: Conduct, agent: Agent) -> TurnHooks:
+def hooks_of(run: Run, conduct: Conduct, agent: AgentState) -> TurnHooks:
     """What a turn of this run asks of its agent."""
     return TurnHooks(
         store=lambda batch: agent.snapshots.append(run.id, batch, agent),
