@@ -6,8 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from turndock_server.app import run
 from turndock_server.config import ServerSettings, Settings
+from turndock_server.process import run
 
 
 def main() -> None:

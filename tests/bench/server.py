@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from bench.harness import HERE, READY
-from turndock_server.app import run
 from turndock_server.config import (
     BackendSettings,
     PluginSettings,
@@ -17,6 +16,7 @@ from turndock_server.config import (
     Settings,
     StoreSettings,
 )
+from turndock_server.process import run
 
 
 def main() -> None:

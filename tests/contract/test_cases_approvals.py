@@ -649,22 +649,3 @@ async def test_a_client_without_an_event_loop_does_the_same(local_host: Harness)
     assert await asyncio.to_thread(decide) == 0
     await asking
     assert tools.ran == ['{"path":"/y"}', "read_file"]
-
-
-async def test_a_policy_may_have_people_decide(local_host: Harness) -> None:
-    """What a host's own rules call when they want a person's word about a run."""
-    await local_host.start([gate("g"), result("ok")])
-    asking = local_host.asking("go", request_id="r1")
-    await local_host.backend.entered("g")
-    host = local_host.served.host
-    agent = (await host.locate(None, "a1")).live
-    assert agent is not None
-    run = await local_host.poll("r1")
-    asked_for = ToolApprovalRequested(tool_name="prompt", arguments_json='{"prompt": "go"}')
-    requiring = asyncio.create_task(agent.desk.require(run, asked_for, lambda: True))
-    (request,) = await local_host.until_asked()
-    await local_host.resolve(reject(request.approval_id, "not today"))
-    assert (await requiring).feedback == "not today"
-    local_host.backend.release("g")
-    await asking
-    assert decisions(await local_host.log()) == [(request.approval_id, "reject")]

@@ -11,30 +11,20 @@ from typing import Any
 import pytest
 
 from support.docking import Mode
-from support.harness import WAIT_S, Harness, StoreName, harnessed, refused, types
+from support.harness import Harness, StoreName, harnessed, refused
 from support.parts import Part, ckpt_or_on, crash, error, event, gate, result, text
-from support.scripted_agent import NOREPLY, ScriptedAgent, chain
+from support.scripted_agent import chain
 from support.snapshots import UNAVAILABLE, RecordingSnapshots
 from turndock import events, jsontext, wire
 from turndock.agent.v1 import AskRequest, StartAgentRequest, TouchRequest
-from turndock.behavior.v1 import (
-    HandleEventRequest,
-    HandleEventResponse,
-    HandleResponseRequest,
-    HandleResponseResponse,
-)
 from turndock.errors import Code
 from turndock.store.v1 import (
-    DeleteSessionRequest,
-    GetSessionRequest,
     Lifecycle,
-    ListSessionsRequest,
     LoadStateRequest,
     PersistStateRequest,
-    SaveSessionRequest,
     Snapshot,
 )
-from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase, Cursor, Session, SessionStatus
+from turndock.types.v1 import AgentDefinition, AgentLimits, AgentPhase
 from turndock_server.core.feed import AgentKey
 from turndock_server.core.transcript import AGENT_SHUTDOWN
 
@@ -43,7 +33,6 @@ SETUPS: tuple[tuple[StoreName, Mode], ...] = (
     ("sqlite", "in_process"),
     ("sqlite", "multiplexed"),
 )
-FRESH: dict[str, list[str]] = {"responses": [], "errors": [], "events": [], "seen": []}
 
 
 @pytest.fixture
@@ -321,7 +310,7 @@ async def test_P_03_the_flag_moves_once_up_and_once_down(
     agent = await host.served.host.claimed(await host.served.host.locate(None, "a1"))
     for _ in range(2):
         await agent.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, agent)
-    session = await stored_session(host, started.agent.session_id)
+    session = await host.stored_session(started.agent.session_id)
     assert session.interrupted
     assert snapshots.saves[0].snapshot.interrupted
     for prompt in ("a", "b"):
@@ -334,7 +323,7 @@ async def test_P_03_the_flag_moves_once_up_and_once_down(
         "flag false",
         "on_completion",
     ]
-    assert not (await stored_session(host, started.agent.session_id)).interrupted
+    assert not (await host.stored_session(started.agent.session_id)).interrupted
 
 
 async def test_P_05_leaving_and_a_title_leave_the_flag_alone(
@@ -349,146 +338,6 @@ async def test_P_05_leaving_and_a_title_leave_the_flag_alone(
     await host.ask("a")
     assert snapshots.story[3:] == ["on_title_generated", "on_completion", "flag false"]
     assert snapshots.flags == [True, False]
-
-
-# --- Coming back -----------------------------------------------------------------------------------------------------
-
-
-async def stored_session(host: Harness, session_id: str) -> Session:
-    return (await host.store.get_session(GetSessionRequest(session_id=session_id))).session
-
-
-async def keep(snapshots: RecordingSnapshots, session_id: str, snapshot: Snapshot) -> None:
-    """Put a snapshot where an agent will look for it."""
-    await snapshots.persist_state(
-        PersistStateRequest(
-            agent_id="a1",
-            conversation_id=session_id,
-            lifecycle=Lifecycle.LIFECYCLE_ON_COMPLETION,
-            snapshot=snapshot,
-        )
-    )
-    snapshots.calls.clear()
-
-
-async def save_bare_session(host: Harness, session_id: str = "ses_1") -> None:
-    """A session that a client has saved, and that no agent has had."""
-    session = Session(
-        id=session_id,
-        agent_id="somebody",
-        status=SessionStatus.SESSION_STATUS_PENDING,
-        metadata_json='{"k":1}',
-        tags=["t"],
-    )
-    await host.store.save_session(SaveSessionRequest(session=session))
-
-
-async def test_P_11_without_a_snapshot_an_agent_begins_fresh(host: Harness) -> None:
-    started = await host.start([result("a")])
-    assert not started.restored
-    assert await host.state() == FRESH
-
-
-@pytest.mark.parametrize(
-    "snapshot",
-    [Snapshot(version=1), Snapshot(version=99, state_json='{"responses":["x"]}')],
-    ids=["no-state", "newer-version"],
-)
-async def test_P_11_a_snapshot_that_cannot_be_used_is_warned_of(
-    host: Harness, snapshots: RecordingSnapshots, snapshot: Snapshot, caplog: pytest.LogCaptureFixture
-) -> None:
-    await save_bare_session(host)
-    await keep(snapshots, "ses_1", snapshot)
-    with caplog.at_level(logging.WARNING):
-        started = await host.start([result("a")], session_id="ses_1")
-    assert not started.restored
-    assert await host.state() == FRESH
-    assert any("cannot be used" in record.message for record in caplog.records)
-
-
-async def test_P_11_when_nobody_knows_no_agent_begins(host: Harness, snapshots: RecordingSnapshots) -> None:
-    snapshots.load_trouble = UNAVAILABLE
-    with refused("STORAGE_CONNECTION_FAILED") as failed:
-        await host.start([result("a")], request_id="q1")
-    assert failed.value.code is Code.UNAVAILABLE
-    with refused("AGENT_NOT_FOUND"):
-        await host.status()
-    snapshots.load_trouble = None
-    assert not (await host.start([result("a")], request_id="q1")).restored
-
-
-async def test_a_snapshot_is_what_an_agent_begins_with(host: Harness, snapshots: RecordingSnapshots) -> None:
-    await save_bare_session(host)
-    await keep(
-        snapshots,
-        "ses_1",
-        Snapshot(
-            version=1,
-            state_json='{"responses":["before"]}',
-            title="Plans",
-            provider_session_id="thread-1",
-            interrupted=True,
-        ),
-    )
-    started = await host.start([result("a")], session_id="ses_1", request_id="q1")
-    assert (started.restored, started.restored_backend, started.agent.title) == (True, True, "Plans")
-    assert (await host.state())["responses"] == ["before"]
-    assert (await stored_session(host, "ses_1")).interrupted
-    again = await host.start([result("a")], session_id="ses_1", request_id="q1")
-    assert (again.restored, again.restored_backend) == (True, True), "a retry gets the stored answer"
-    await host.ask("hi")
-    assert host.backend.record.prompts[0].provider_session_id == "thread-1"
-    assert (await host.state())["responses"] == ["before", "a"]
-    assert snapshots.story == ["on_completion", "flag false"], "it began with the flag raised"
-
-
-async def test_an_older_snapshot_does_not_undo_what_the_record_knows(
-    host: Harness, snapshots: RecordingSnapshots
-) -> None:
-    started = await host.start([result("a")], [result("b")])
-    await host.ask("a")
-    snapshots.trouble = UNAVAILABLE
-    await host.ask("b")
-    await host.stop()
-    snapshots.trouble = None
-    again = await host.start([result("c")], session_id=started.agent.session_id)
-    assert again.restored
-    assert (await host.state())["responses"] == ["a", "b"]
-
-
-async def test_a_snapshot_outlives_its_session(host: Harness, snapshots: RecordingSnapshots) -> None:
-    """Where snapshots are kept apart from sessions, one whose session was lost is still what its agent begins with."""
-    session_id = (await host.start([result("a", sid="thread-1")])).agent.session_id
-    await host.ask("a")
-    await host.stop()
-    assert snapshots.story == ["on_completion", "on_shutdown"]
-    await host.store.delete_session(DeleteSessionRequest(session_id=session_id))
-    await save_bare_session(host, session_id)
-    again = await host.start([result("b")], session_id=session_id)
-    assert (again.restored, again.restored_backend) == (True, True)
-    assert (await host.state())["responses"] == ["a"]
-
-
-async def test_a_session_no_agent_has_had_is_taken(local_host: Harness) -> None:
-    await save_bare_session(local_host)
-    started = await local_host.start([result("a")], session_id="ses_1", request_id="q1")
-    assert (started.restored, started.restored_backend) == (False, False)
-    session = await stored_session(local_host, "ses_1")
-    assert (session.agent_id, session.metadata_json, list(session.tags)) == ("a1", '{"k":1}', ["t"])
-    assert (await local_host.ask("hi")).response.text == "a"
-    assert types(await local_host.log())[0] == "session_started", "the session was there before"
-    with refused("SESSION_NOT_FOUND"):
-        await local_host.start(name="a2", session_id="ses_2")
-
-
-async def test_a_retried_start_of_a_continued_session_gets_the_stored_answer(local_host: Harness) -> None:
-    session_id = (await local_host.start([result("a", sid="thread-1")])).agent.session_id
-    await local_host.ask("a")
-    await local_host.stop()
-    answers = [
-        await local_host.start([result("b")], session_id=session_id, request_id="again") for _ in range(2)
-    ]
-    assert [(each.restored, each.restored_backend) for each in answers] == [(True, True)] * 2
 
 
 # --- Leaving memory --------------------------------------------------------------------------------------------------
@@ -572,111 +421,3 @@ async def test_a_host_that_stops_does_not_wait_for_silent_persistence(
         snapshots.silent = True
         async with asyncio.timeout(2):
             await host.served.host.stop(0)
-
-
-# --- The title -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_title_of_the_backend_survives_the_turns_end(
-    host: Harness, snapshots: RecordingSnapshots
-) -> None:
-    started = await host.start(
-        [text("a"), titled("  Plans \n for May "), text("b"), result("ok")], [result("c")]
-    )
-    await host.ask("a")
-    assert snapshots.story == ["on_title_generated", "on_completion"]
-    assert [save.snapshot.title for save in snapshots.saves] == ["Plans for May"] * 2
-    await host.ask("c")
-    assert snapshots.story[2:] == ["on_completion"], "a title is new only once"
-    assert (await host.status()).title == "Plans for May"
-    assert (await stored_session(host, started.agent.session_id)).agent.title == "Plans for May"
-    (listed,) = (await host.store.list_sessions(ListSessionsRequest())).sessions
-    assert listed.agent.title == "Plans for May"
-    assert [each.custom.name for each in await host.log() if each.HasField("custom")] == [events.TITLE]
-
-
-@pytest.mark.parametrize("ending", [[error("overloaded")], [crash()]], ids=["error", "crash"])
-async def test_a_title_survives_a_turn_that_fails(host: Harness, ending: list[Part]) -> None:
-    await host.start([titled("Plans"), *ending])
-    assert (await host.ask("a")).HasField("failure")
-    assert (await host.status()).title == "Plans"
-
-
-async def test_a_title_is_shown_and_saved_in_the_middle_of_a_turn(
-    host: Harness, snapshots: RecordingSnapshots
-) -> None:
-    await host.start([text("a"), titled("Plans"), text("b"), gate("held"), result("ok")])
-    asking = host.asking("a")
-    status = await host.until(lambda status: status.title == "Plans")
-    assert status.phase == AgentPhase.AGENT_PHASE_PROCESSING
-    await asyncio.wait_for(snapshots.told("on_title_generated"), WAIT_S)
-    host.backend.release("held")
-    await asking
-    assert snapshots.story == ["on_title_generated", "on_completion"]
-
-
-async def test_a_silent_save_of_a_title_does_not_hold_the_turn_up(
-    tmp_path: Path, snapshots: RecordingSnapshots
-) -> None:
-    async with harnessed(
-        "sqlite", "in_process", tmp_path, snapshots=snapshots, snapshot_timeout_s=0.3
-    ) as host:
-        started = await host.start(
-            [titled("Plans"), text("a"), gate("one"), text("b"), gate("two"), result("ok")]
-        )
-        snapshots.silent = True
-        asking = host.asking("a")
-        await host.backend.entered("one")
-        await asyncio.wait_for(snapshots.told("on_title_generated"), WAIT_S)
-        host.backend.release("one")
-        seen = await host.watched(Cursor(session_id=started.agent.session_id), upto=6)
-        assert seen[-1].message_streamed.text == "b"
-        snapshots.silent = False
-        host.backend.release("two")
-        assert (await asking).response.text == "ok"
-
-
-@pytest.mark.parametrize("bad", ['"Plans"', '{"title":7}', '{"title":" "}', "{}", ""])
-async def test_a_title_that_is_none_is_an_event_like_any_reserved_one(local_host: Harness, bad: str) -> None:
-    await local_host.start(
-        [event(type="EVENT_TYPE_CUSTOM", custom={"name": events.TITLE, "dataJson": bad}), result("a")]
-    )
-    await local_host.ask("a")
-    assert (await local_host.status()).title == ""
-    (kept,) = [each for each in await local_host.log() if each.HasField("error_occurred")]
-    assert kept.error_occurred.original_type == events.TITLE
-
-
-class Titling(ScriptedAgent):
-    """Gives the conversation the title of its first answer, and whatever title it is notified of."""
-
-    async def handle_response(self, request: HandleResponseRequest) -> HandleResponseResponse:
-        answer = await super().handle_response(request)
-        answer.title = f"About {request.response.text}"
-        return answer
-
-    async def handle_event(self, request: HandleEventRequest) -> HandleEventResponse:
-        title = jsontext.parse(request.payload_json, "payload_json")
-        return HandleEventResponse(decision=NOREPLY, title=str(title))
-
-
-async def test_a_title_of_the_behavior_is_stored_and_logged(
-    host: Harness, snapshots: RecordingSnapshots
-) -> None:
-    await host.dock_behavior("titling", Titling())
-    started = await host.start([result("cats")], behavior="titling")
-    await host.ask("a")
-    assert snapshots.story == ["on_title_generated", "on_completion"]
-    assert (await host.status()).title == "About cats"
-    await host.notify("Dogs", wait=True)
-    assert (await host.until(lambda status: status.title == "Dogs")).phase == AgentPhase.AGENT_PHASE_IDLE
-    assert snapshots.story == ["on_title_generated", "on_completion", "on_title_generated"]
-    assert (await stored_session(host, started.agent.session_id)).agent.title == "Dogs"
-    given = [events.title_of(each) for each in await host.log() if each.custom.name == events.TITLE]
-    assert given == ["About cats", "Dogs"]
-
-
-def test_a_title_is_one_line_of_at_most_a_kibibyte() -> None:
-    assert events.clean_title(" a\x00b\n c ") == "a\ufffdb c"
-    assert len(events.clean_title("é" * 2000).encode()) == events.MAX_TITLE_BYTES
-    assert events.title_of(events.title("Plans")) == "Plans"

@@ -16,7 +16,15 @@ from support.held import GRACE_S, HELD, begun, config
 from support.pages import Page
 from support.servers import ServerProcess, a_server, beside, calls, terminals
 from support.snapshots import RecordingSnapshots
-from turndock.agent.v1 import AskRequest, StartAgentRequest, StopAgentRequest, TellRequest
+from turndock import jsontext
+from turndock.agent.v1 import (
+    ApprovalAnswer,
+    AskRequest,
+    ResolveApprovalRequest,
+    StartAgentRequest,
+    StopAgentRequest,
+    TellRequest,
+)
 from turndock.client import Client
 from turndock.errors import Code, TurndockError
 from turndock.events import TITLE
@@ -29,7 +37,7 @@ from turndock.store.v1 import (
     PersistStateResponse,
     Snapshot,
 )
-from turndock.types.v1 import AgentDefinition, Cursor
+from turndock.types.v1 import AgentDefinition, ApprovalDecision, Cursor
 from turndock_server.backends.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.slow
@@ -131,6 +139,43 @@ async def test_PF_B37_after_a_kill_the_last_snapshot_is_there(
         assert docked.saves[-1].snapshot.title == "Plans"
         assert docked.saves[-1].fence.epoch > docked.saves[0].fence.epoch
         assert (await loaded(server, session_id)).snapshot.run_id == "second"
+
+
+async def test_PF_B37_an_agent_that_waits_for_people_still_does_after_a_restart(
+    tmp_path: Path, backend: ScriptedBackend, docked: SlowSnapshots
+) -> None:
+    parks = [{"text": "may I?"}, {"paused": [{"approval_id": "a1", "tool_name": "delete"}]}]
+    async with a_server(tmp_path, config(tmp_path, more=plugin(tmp_path))) as server, calls(server) as api:
+        definition = AgentDefinition(
+            agent_name="a",
+            backend="beside",
+            backend_config_json=jsontext.canonical({"scripts": [parks, [{"result": "done"}]]}),
+        )
+        started = await api.agents.start_agent(StartAgentRequest(definition=definition))
+        session_id = started.agent.session_id
+        run = (await api.agents.tell(TellRequest(agent_name="a", request_id="r", prompt="?"))).run
+        await api.watch(Cursor(session_id=session_id), with_status=True).until(
+            lambda watcher: watcher.status.pending_approvals
+        )
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        assert server.took() < GRACE_S + 1
+        assert docked.story == ["on_interrupt", "flag true", "on_shutdown"]
+        await server.start()
+        status = await api.status("a")
+        assert [each.approval_id for each in status.pending_approvals] == ["a1"]
+        assert (await loaded(server, session_id)).snapshot.interrupted
+        await api.agents.resolve_approval(
+            ResolveApprovalRequest(
+                agent_name="a",
+                answers=[
+                    ApprovalAnswer(approval_id="a1", decision=ApprovalDecision.APPROVAL_DECISION_REJECT)
+                ],
+            )
+        )
+        assert (await api.ended("a", run.id)).response.text == "done"
+        assert docked.flags == [True, False], "it was not raised again"
+        assert len(terminals(await api.stored(session_id))["r"]) == 1
 
 
 @pytest.fixture

@@ -16,14 +16,17 @@ from support.crashing import MortalStore, kill
 from support.harness import StoreName, approve, edit, opened_store, reject
 from support.hosting import make_host
 from support.parts import approval, asked, paused, result, text
+from support.scripted_agent import ScriptedAgent
 from turndock import events
 from turndock.agent.v1 import ApprovalAnswer, ResolveApprovalRequest, StartAgentRequest, TellRequest
+from turndock.behavior.v1 import PreTurnRequest, PreTurnResponse, Proceed, RequireApproval
 from turndock.errors import TurndockError
 from turndock.ports import SessionStore
 from turndock.store.v1 import GetEventsRequest, ListRunsRequest
 from turndock.types.v1 import (
     AgentDefinition,
     AgentPhase,
+    ApprovalDecision,
     Event,
     EventType,
     Page,
@@ -31,6 +34,7 @@ from turndock.types.v1 import (
     RunOrigin,
     RunStatus,
     SessionStatus,
+    ToolApprovalRequested,
 )
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.core.host import Host
@@ -45,7 +49,23 @@ SCRIPTS = [
     [result("last")],
 ]
 TELLS = ("t0", "t1", "t2")
-ANSWERS = {"a": approve("a"), "b": reject("b", "no"), "c": edit("c", {"x": 1}), "d": approve("d")}
+ANSWERS = {
+    "a": approve("a"),
+    "b": reject("b", "no"),
+    "c": edit("c", {"x": 1}),
+    "d": approve("d"),
+    "before": edit("before", {"prompt": "the last words"}),
+}
+
+
+async def ask_before_the_last(request: PreTurnRequest) -> PreTurnResponse:
+    """A policy: people have to agree to the last turn."""
+    if request.run.id != TELLS[-1]:
+        return PreTurnResponse(proceed=Proceed())
+    asked = ToolApprovalRequested(approval_id="before")
+    return PreTurnResponse(require_approval=RequireApproval(request=asked))
+
+
 WAIT_S = 20.0
 
 
@@ -58,11 +78,12 @@ class World:
         self.session_id = ""
 
     def host(self, store: Any) -> Host:
-        return make_host(store, {"scripted": self.backend})
+        behavior = ScriptedAgent(pre_turn=ask_before_the_last)
+        return make_host(store, {"scripted": self.backend}, {"careful": behavior})
 
     async def live(self, host: Host) -> None:
         """All that clients want, repeated from its beginning by every host: retry tokens make that harmless."""
-        definition = AgentDefinition(agent_name="a1", backend="scripted")
+        definition = AgentDefinition(agent_name="a1", backend="scripted", behavior="careful")
         started = await Starter(host).start(None, StartAgentRequest(request_id="q0", definition=definition))
         self.session_id = started.located.key.session_id
         prompts = Prompts(host, max_prompt_bytes=1 << 20)
@@ -141,7 +162,8 @@ def check(world: World, deaths: int, runs: list[Run], log: list[Event]) -> None:
     ends = [event.run_id for event in log if event.type in events.RUN_TERMINAL]
     assert sorted(ends) == sorted(TELLS)
     # Only turns that were under way were lost: one for each death at most.
-    lost = [run for run in runs if run.status != RunStatus.RUN_STATUS_COMPLETED]
+    refused = [run for run in runs if run.failure.reason == "pre_turn_denied"]
+    lost = [run for run in runs if run.status != RunStatus.RUN_STATUS_COMPLETED and run not in refused]
     assert all(run.failure.reason == "host_lost" for run in lost)
     assert len(lost) <= deaths
     # Every request is decided once, and nothing else is.
@@ -158,6 +180,22 @@ def check(world: World, deaths: int, runs: list[Run], log: list[Event]) -> None:
     # Decisions are handed to the backend once, and are those of the log.
     handed = Counter((prompt.run_id, len(prompt.decisions)) for prompt in world.backend.record.prompts)
     assert all(times == 1 for (_, decisions), times in handed.items() if decisions)
+    # A turn that people had to agree to has begun with what they said, once, and never without their word.
+    said = [
+        event.tool_approval_decided.decision
+        for event in log
+        if event.tool_approval_decided.approval_id.endswith("before")
+    ]
+    heard = [
+        prompt.prompt
+        for prompt in world.backend.record.prompts
+        if prompt.run_id == TELLS[-1] and not prompt.decisions
+    ]
+    if runs[-1] in refused:
+        assert (heard, said) == ([], [ApprovalDecision.APPROVAL_DECISION_REJECT])
+    elif runs[-1] not in lost:
+        assert (heard, said) == (["the last words"], [ApprovalDecision.APPROVAL_DECISION_EDIT])
+    assert len(heard) <= said.count(ApprovalDecision.APPROVAL_DECISION_EDIT)
 
 
 async def until_idle(host: Host) -> None:
@@ -197,7 +235,7 @@ def in_time(store_name: StoreName, lives: list[int], *, after: bool) -> None:
     asyncio.run(limited())
 
 
-deaths = st.lists(st.integers(1, 40), min_size=1, max_size=3)
+deaths = st.lists(st.integers(1, 55), min_size=1, max_size=3)
 
 
 @settings(max_examples=150)
@@ -214,5 +252,5 @@ def test_on_sqlite(lives: list[int], after: bool) -> None:
 
 def test_at_every_write_once() -> None:
     for after in (False, True):
-        for number in range(1, 45):
+        for number in range(1, 60):
             in_time("memory", [number], after=after)

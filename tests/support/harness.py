@@ -50,7 +50,7 @@ from turndock.agent.v1 import (
 from turndock.errors import TurndockError
 from turndock.ports import AgentPersistence, Backend, Behavior, SessionStore
 from turndock.remote import RemoteBehavior, RemoteSessionStore
-from turndock.store.v1 import GetEventsRequest
+from turndock.store.v1 import GetEventsRequest, GetSessionRequest
 from turndock.types.v1 import (
     AgentDefinition,
     AgentLimits,
@@ -165,6 +165,10 @@ class Harness:
     async def state(self, name: str = "a1") -> dict[str, Any]:
         """The behavior's state."""
         return state_of((await self.status(name)).state_json)
+
+    async def stored_session(self, session_id: str) -> Session:
+        """The session as the store has it."""
+        return (await self.store.get_session(GetSessionRequest(session_id=session_id))).session
 
     async def stop(self, name: str = "a1", **fields: Any) -> AgentStatus:
         with wire.translated():

@@ -42,6 +42,8 @@ from turndock.agent.v1 import (
     NotifyResponse,
     PromptRequest,
     PromptResponse,
+    ResolveApprovalRequest,
+    ResolveApprovalResponse,
     StartAgentRequest,
     StartAgentResponse,
     StopAgentRequest,
@@ -226,6 +228,7 @@ class Agents(Remote, service=agent_host_pb2.DESCRIPTOR.services_by_name["AgentHo
     """A server's agents as methods that raise `TurndockError`, without the SDK client's patience."""
 
     start_agent: Unary[StartAgentRequest, StartAgentResponse]
+    resolve_approval: Unary[ResolveApprovalRequest, ResolveApprovalResponse]
     get_agent: Unary[GetAgentRequest, GetAgentResponse]
     list_agents: Unary[ListAgentsRequest, ListAgentsResponse]
     stop_agent: Unary[StopAgentRequest, StopAgentResponse]

@@ -61,11 +61,12 @@ def serve(
     except ConfigError as error:
         raise refused(error) from None
     configure(redactor, level=settings.log.level, format=settings.log.format)
-    from turndock_server import app
+    from turndock_server.app import CannotStart
+    from turndock_server.process import run
 
     try:
-        code = asyncio.run(app.run(settings, on_serving=lambda endpoint: say(str(endpoint))))
-    except app.CannotStart as error:
+        code = asyncio.run(run(settings, on_serving=lambda endpoint: say(str(endpoint))))
+    except CannotStart as error:
         raise fail(f"cannot start: {error}") from None
     raise typer.Exit(code)
 

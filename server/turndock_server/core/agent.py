@@ -9,116 +9,37 @@ to do: an agent is never mended in memory.
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 
-from turndock import events
-from turndock.agent.v1 import AgentStatus
-from turndock.backend.v1 import Resume
+from turndock.backend.v1 import Paused, Resume
 from turndock.errors import TurndockError
 from turndock.ports import Backend
-from turndock.store.v1 import CancelRunResponse, ClaimAgentResponse, Lifecycle
-from turndock.types.v1 import Event, Failure, Response, Run, RunStatus, Session
-from turndock_server.core import accounts, attach, history, parking, recovery, transcript
-from turndock_server.core.behavior_calls import BehaviorCalls, Patience
-from turndock_server.core.conduct import Conduct
-from turndock_server.core.decisions import Decisions
-from turndock_server.core.desk import Desk
-from turndock_server.core.environment import AgentEnds, Environment
-from turndock_server.core.feed import AgentKey
-from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal, move
-from turndock_server.core.mailbox import Mailbox
-from turndock_server.core.notices import Notices
-from turndock_server.core.persistence import SnapshotWriter, lifecycle_of
-from turndock_server.core.session_writer import SessionWriter
-from turndock_server.core.status import status_of_live
-from turndock_server.core.tool_policy import judge, violation
-from turndock_server.core.turn import Earlier, Turn, TurnHooks
-from turndock_server.core.turns import Place, turn_of
+from turndock.store.v1 import Lifecycle
+from turndock.types.v1 import Failure, Response, Run, RunStatus
+from turndock_server.core import (
+    accounts,
+    attach,
+    history,
+    parking,
+    pre_turn,
+    recovery,
+    terminals,
+    transcript,
+    turns,
+)
+from turndock_server.core.agent_state import AgentState
+from turndock_server.core.capture import Capture
+from turndock_server.core.conduct import Verdict
+from turndock_server.core.environment import AgentEnds
+from turndock_server.core.lifecycle import Kill, Outcome, Phase, is_terminal
+from turndock_server.core.persistence import lifecycle_of
+from turndock_server.core.turn import Earlier
 
 
-class Agent:
+class Agent(AgentState):
     """One claimed agent. Made by its host from a claim; lives until its host drops it."""
 
-    __slots__ = (
-        "_attaching",
-        "_begin_lock",
-        "_conduct",
-        "_decisions",
-        "_env",
-        "_hurried",
-        "_kill",
-        "_parked",
-        "_turn",
-        "_unsettled",
-        "_winding_down",
-        "backend_ready",
-        "current_run_id",
-        "desk",
-        "interrupted_for",
-        "key",
-        "last_activity",
-        "last_activity_us",
-        "mailbox",
-        "notices",
-        "phase",
-        "snapshots",
-        "writer",
-    )
-
-    def __init__(
-        self, env: Environment, key: AgentKey, claim: ClaimAgentResponse, *, backend_ready: bool = False
-    ) -> None:
-        self.key = key
-        self.phase = Phase.IDLE
-        self.mailbox = Mailbox()
-        self.notices = Notices()
-        self.current_run_id = ""
-        """The run whose turn is under way, from the moment it begins to that of its terminal; empty = none."""
-        self.interrupted_for = ""
-        """The waiting run whose prompt interrupted the turn under way, and which is next; empty = none."""
-        self.backend_ready = backend_ready
-        self.last_activity = time.monotonic()
-        self.last_activity_us = events.now_us()
-        self._env = env
-        self._turn: Turn | None = None
-        self._kill: Kill | None = None
-        self._attaching: asyncio.Event | None = None
-        self._winding_down = False
-        self._hurried = False
-        self._begin_lock: asyncio.Lock | None = None
-        behavior = claim.session.agent.definition.behavior
-        calls = BehaviorCalls(
-            env.patience.get(behavior) or Patience(),
-            leaving=lambda: self._hurried or self._winding_down or self._kill is Kill.SHUTDOWN,
-            ending=lambda: self._kill is Kill.STOP,
-        )
-        self._conduct = conduct = Conduct(
-            env.behavior(behavior), calls, key.scope, claim.session, max_prompt_bytes=env.max_prompt_bytes
-        )
-        self.writer = SessionWriter(
-            env.journal, env.offloader, key, claim, state_json=lambda: conduct.state_json
-        )
-        self.snapshots = SnapshotWriter(env.persistence, key, self.writer)
-        self._decisions = Decisions(conduct, self.writer, self.mailbox, self.notices, self.snapshots)
-        self.desk = Desk(env.journal, key, self.writer, self._approvals_changed)
-        self._parked, self._unsettled = parking.told_apart(claim)
-        for run in claim.runs:
-            if run.status == RunStatus.RUN_STATUS_PENDING:
-                self.mailbox.put(run)
-        if self._parked is not None:
-            self.current_run_id, self.phase = self._parked.id, move(self.phase, Phase.AWAITING_APPROVAL)
-            self.desk.hold(self._parked)
-
-    @property
-    def session(self) -> Session:
-        """The session as this agent knows it."""
-        return self.writer.session
-
-    @property
-    def epoch(self) -> int:
-        """The claim's."""
-        return self.writer.epoch
+    __slots__ = ()
 
     # --- The loop ------------------------------------------------------------------------------------------------
 
@@ -146,46 +67,6 @@ class Agent:
             async with self.begin_lock:
                 await self._decisions.put_first(preferred)
 
-    def next_run(self) -> Run | None:
-        """The run that would be dispatched now; None while halted, while a turn is parked, or when none waits."""
-        return None if self.session.agent.halted or self._parked is not None else self.mailbox.next()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `work` would do something."""
-        if self._parked is not None and not self._unsettled:
-            return self._kill is not None or parking.has_work(self.session)
-        if self._unsettled or self.mailbox.pending_notifications or not self.session.agent.ready:
-            return True
-        return self.next_run() is not None
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether its session says all there is to say about it: nothing waits, and nobody waits on it."""
-        return not (
-            self.has_work
-            or len(self.mailbox)
-            or self.current_run_id
-            or self.stopping
-            or self.notices.awaited
-            or (self._begin_lock is not None and self._begin_lock.locked())
-        )
-
-    def packed(self) -> bytes:
-        """Its session, encoded. Needs `at_rest`."""
-        self.session.agent.state_json = self._conduct.state_json
-        return self.session.SerializeToString()
-
-    @property
-    def idle_shutdown_ms(self) -> int:
-        """Idle time after which it leaves memory; 0 = never."""
-        return self.session.agent.definition.limits.idle_shutdown_ms
-
-    @property
-    def stopping(self) -> bool:
-        """Whether no further turn may begin."""
-        return self._winding_down or self._kill in (Kill.STOP, Kill.SHUTDOWN)
-
     async def _take_turn(self, run: Run) -> None:
         """One run, from the mailbox to its end."""
         async with self.begin_lock:
@@ -193,113 +74,31 @@ class Agent:
                 return  # It was edited, moved or cancelled while this waited.
             verdict = await self._conduct.pre_turn(run)
             failure = verdict.failure or accounts.exhausted(self.session, run)
-            if failure is None and verdict.approval is not None:
-                failure = Failure(reason="approval_not_supported")
             if failure is not None:
-                await self._refuse(run, failure, halt=verdict.halt, denied=verdict.denied)
+                await self._refuse(run, verdict, failure)
                 return
             try:
-                run = await self._begin(run, verdict.prompt)
+                run = await self._begin(run, verdict)
             except TurndockError as error:
                 if error.reason != "INVALID_TRANSITION":
                     raise
                 self.mailbox.remove(run.id)  # Its row says that it no longer waits.
                 return
-        await self._end_turn(run, verdict.prompt, await self._run_turn(run, verdict.prompt))
-
-    @property
-    def begin_lock(self) -> asyncio.Lock:
-        """Held while a waiting run becomes a running one; whoever edits or cancels a waiting run holds it too."""
-        if self._begin_lock is None:
-            self._begin_lock = asyncio.Lock()
-        return self._begin_lock
-
-    # --- From outside --------------------------------------------------------------------------------------------
-
-    def kill(self, kill: Kill, run_id: str = "") -> bool:
-        """End the turn under way (of that run, if one is named); False if there is none."""
-        if kill in (Kill.STOP, Kill.SHUTDOWN):
-            self._kill = kill
-        if run_id and run_id != self.current_run_id:
-            return False
-        if self._attaching is not None:
-            self._kill = self._kill or kill
-            self._attaching.set()  # The backend is not waited for any longer.
-            return True
-        if self._parked is not None and kill in (Kill.INTERRUPT, Kill.STOP):
-            self._kill = self._kill or kill  # Whoever runs the loop next ends it.
-            return True
-        return self._turn is not None and self._turn.kill(kill)
-
-    def wind_down(self) -> None:
-        """Let the turn under way come to its end, and begin no other."""
-        self._winding_down = True
-
-    def touch(self) -> None:
-        """Something happened: put the idle shutdown off."""
-        self.last_activity = time.monotonic()
-        self.last_activity_us = events.now_us()
-
-    async def notify(self, event: Event) -> tuple[Event, bool]:
-        """Store a notification and queue it; as stored, and whether it was known already. One at a time."""
-        result = await self.writer.append_once(event)
-        if not result.duplicate:
-            self.mailbox.notify(result.event)
-        return result.event, result.duplicate
-
-    async def applied(self, sequence: int) -> None:
-        """Wait until the effect of the notification with this number is stored."""
-        if self.session.agent.notified_sequence < sequence:
-            await self.notices.wait_for(sequence)
-
-    async def unhalt(self, sequence: int) -> None:
-        """Thaw the mailbox, for the event with that number; 0 = for none."""
-        record = self.session.agent
-        if record.halted or sequence:
-            record.halted = False
-            record.unhalted_sequence = max(record.unhalted_sequence, sequence)
-            await self.writer.save()
-            self.publish_status()
-
-    def run_cancelled(self, cancelled: CancelRunResponse) -> None:
-        """A run that waited does so no more."""
-        self.mailbox.remove(cancelled.run.id)
-        self.writer.advance(cancelled.result.event.sequence)
-        self.publish_status()
-
-    def ended(self) -> None:
-        """The agent is stopped for good."""
-        self._enter(Phase.STOPPED)
-
-    async def terminate(self, reason: str, failure: Failure | None = None) -> None:
-        """Tell the behavior and the backend that the agent ends."""
-        await self._conduct.terminate(reason, failure)
-        await attach.terminate(self._backend, self.key.scope, self.session.agent.backend_session)
-
-    def status(self) -> AgentStatus:
-        """The agent as seen from outside."""
-        self.session.agent.state_json = self._conduct.state_json
-        return status_of_live(self)
-
-    def publish_status(self) -> None:
-        """Show the status to whoever watches it."""
-        self._env.publish_status(self)
+        if verdict.approval is None:
+            outcome = await self._run_turn(run, verdict.prompt)
+        else:
+            outcome = pre_turn.waiting(verdict.approval, self.session.agent.backend_session)
+        await self._end_turn(run, verdict.prompt, outcome)
 
     # --- A turn's beginning --------------------------------------------------------------------------------------
 
-    async def _begin(self, run: Run, prompt: str) -> Run:
+    async def _begin(self, run: Run, verdict: Verdict) -> Run:
         """PENDING → RUNNING, with the events that say so, in one transaction."""
-        started = Run()
-        started.CopyFrom(run)
-        started.status = RunStatus.RUN_STATUS_RUNNING
-        started.attempt = max(run.attempt, 1)
-        started.started_at_us = events.now_us()
-        started.provider = self.session.agent.definition.backend
-        await self.writer.flush(
-            started, transcript.opening(started, prompt), expected=RunStatus.RUN_STATUS_PENDING
-        )
+        started = transcript.started_run(run, self.session.agent.definition.backend)
+        opening = transcript.opening(started, verdict.prompt, is_sent=verdict.approval is None)
+        await self.writer.flush(started, opening, expected=RunStatus.RUN_STATUS_PENDING)
         self.mailbox.remove(run.id)
-        self.current_run_id, self._attaching = run.id, asyncio.Event()
+        self.current_run_id, self._unheard = run.id, asyncio.Event()
         self._enter(Phase.PROCESSING)
         return started
 
@@ -315,17 +114,10 @@ class Agent:
             failure = Failure(reason=kill.value) if kill else error.failure
             return Outcome(terminal=failure, session=record.backend_session, kill=kill)
         finally:
-            self._attaching = None
-        hooks = TurnHooks(
-            store=lambda batch: self.snapshots.append(run.id, batch, self),
-            keep_session=self.writer.keep_backend_session,
-            ask=self.desk.ask,
-            titled=self.snapshots.titled,
-            observe=(lambda seen: self._conduct.observe(run, seen)) if self._conduct.observes else None,
-            judge=(lambda call: judge(self._conduct, run, call)) if self._conduct.judges_tools else None,
-        )
-        place = Place(self.session, self.key.scope, self._backend(), hooks)
-        turn = self._turn = turn_of(run, prompt, place, resume, earlier)
+            self._unheard = None
+        hooks = turns.hooks_of(run, self._conduct, self)
+        place = turns.Place(self.session, self.key.scope, self._backend(), hooks)
+        turn = self._turn = turns.turn_of(run, prompt, place, resume, earlier)
         if self._kill is not None:
             turn.kill(self._kill)
         outcome = await self.desk.attend(run, turn)
@@ -339,7 +131,7 @@ class Agent:
             patience = partial(
                 attach.patiently,
                 patience_s=self._env.backend_wait_s,
-                killed=self._attaching or asyncio.Event(),
+                killed=self._unheard or asyncio.Event(),
                 given_up=lambda: self._kill is not None or self._winding_down,
             )
             await attach.again(self._backend, self.key.scope, self.writer, patience)
@@ -352,27 +144,44 @@ class Agent:
 
     async def _end_turn(self, run: Run, prompt: str, outcome: Outcome) -> None:
         """Settle a turn, or park it until people have decided."""
-        turn = self._turn
-        place = parking.Place(self.writer, self.desk, turn.record.capture) if turn is not None else None
-        if place is None or not await parking.park(run, prompt, outcome, place):
+        if isinstance(outcome.terminal, Paused) and await self._park(run, prompt, outcome):
+            self._turn, self._parked = None, run
+            if not parking.is_decided(self.session):
+                await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
+                self._enter(Phase.AWAITING_APPROVAL)
+        else:
             await self._settle(run, outcome)
-            return
-        self._turn, self._parked = None, run
-        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_INTERRUPT, self)
-        self._enter(Phase.AWAITING_APPROVAL)
+
+    async def _park(self, run: Run, prompt: str, outcome: Outcome) -> bool:
+        """Keep the turn for as long as people need; False if nobody can decide on what it asks."""
+        self._unheard = asyncio.Event()
+        turn = self._turn
+        limits = self.session.agent.definition.limits
+        capture = turn.record.capture if turn is not None else Capture.within(limits)
+        judge = turns.judge_of(run, self._conduct) if turn is not None else None
+        place = parking.Place(self.writer, self.desk, capture, judge)
+        try:
+            return await parking.park(run, prompt, outcome, place, not_begun=turn is None)
+        finally:
+            self._unheard = None
 
     async def _go_on(self, run: Run) -> bool:
-        """Take a parked turn up, or end it if it was killed; False if it still waits."""
+        """Take a parked turn up, or end it if it was killed or refused; False if it still waits."""
         if self._kill is not None:
             await self.end_parked(self._kill)
             return True
         await self.desk.expire()
         if not parking.is_decided(self.session):
             return False
-        prompt, resume, earlier = await parking.take_up(self._env.journal, self.key, self.writer, run)
-        self._parked, self._attaching = None, asyncio.Event()
+        verdict = pre_turn.verdict(self.session.agent.parked, run)
+        if verdict.failure is not None:
+            await self._refuse(run, verdict, verdict.failure)
+            return True
+        going = await parking.take_up(self._env.journal, self.key, self.writer, run, verdict.prompt)
+        self._parked, self._unheard = None, asyncio.Event()
         self._enter(Phase.PROCESSING)
-        await self._end_turn(run, prompt, await self._run_turn(run, prompt, resume, earlier))
+        outcome = await self._run_turn(run, going.prompt, going.resume, going.earlier)
+        await self._end_turn(run, going.prompt, outcome)
         return True
 
     async def end_parked(self, kill: Kill) -> None:
@@ -395,42 +204,29 @@ class Agent:
         self._env.settled(self.key, ended, response)
 
     async def _write_terminal(self, run: Run, outcome: Outcome) -> tuple[Run, Response | None]:
-        """Flush what the turn left and its terminal; the run as it ended and, if it succeeded, its response."""
+        """Store the turn's end; the run as it ended and, if it succeeded, its response."""
         turn, self._turn = self._turn, None
         self._kill = self._kill if self.stopping else None
-        ended = transcript.ended_run(run, outcome, decision_pending=self._conduct.present)
-        closing = transcript.closing(ended, outcome)
-        if outcome.said_terminal:
-            await self._conduct.observe(run, closing[-1:])
-        response = transcript.response(outcome, closing[-1], turn)
-        if response is not None:
-            response.text = self._env.redact_text(response.text)
-            ended.response.CopyFrom(transcript.without_events(response))
-        accounts.book(self.session.agent, run, outcome)
-        stored = await self.writer.flush(
-            ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING
-        )
+        place = terminals.Place(self._env, self.key, self.writer, self._conduct)
+        ended = await terminals.write(place, run, outcome, turn)
         self.current_run_id = ""
-        if response is not None and turn is not None:
-            first, terminal = stored.results[0].event, stored.results[-1].event
-            turn.record.stored(first.sequence, first.incarnation, first.stored_at_us, len(outcome.pending))
-            transcript.with_events(response, turn.record.kept_with(terminal), terminal)
-            if self._env.redact_text is not str or turn.is_continued:
-                # What the turn kept is as the backend said it, and its last part; the log has all, without secrets.
-                response = await history.response_of(self._env.journal, self.key, ended)
-        return ended, response
+        return ended
 
-    async def _refuse(self, run: Run, failure: Failure, *, halt: bool, denied: bool) -> None:
+    async def _refuse(self, run: Run, verdict: Verdict, failure: Failure) -> None:
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
-        if halt:
+        if verdict.halt:
             self._decisions.halt(failure.message, run.id)
         ended = transcript.refused_run(run, failure)
         await self._decisions.post_run()
-        closing = [transcript.of_run(ended, violation(failure))] if denied else []
-        closing.append(transcript.terminal_event(ended, 0))
-        await self.writer.flush(ended, closing, expected=RunStatus.RUN_STATUS_PENDING)
+        if self._parked is not None:
+            parking.taken_out(self.session)
+        await self.writer.flush(ended, pre_turn.closing(ended, verdict), expected=run.status)
         self.mailbox.remove(run.id)
-        self.publish_status()
+        if self._parked is not None:
+            self._parked, self.current_run_id = None, ""
+            self._kill = self._kill if self.stopping else None
+            await self.snapshots.save(lifecycle_of(ended.status), self)
+        self._enter(Phase.IDLE)
         self._env.settled(self.key, ended, None)
 
     # --- Coming back ---------------------------------------------------------------------------------------------
@@ -458,20 +254,6 @@ class Agent:
                 del self._unsettled[0]
             self._hurried = False
 
-    async def load_notifications(self) -> None:
-        """Take in the notifications whose effect the last owner did not store."""
-        async for event in history.notifications(
-            self._env.journal, self.key, self.session.agent.notified_sequence
-        ):
-            self.mailbox.notify(event)
-
-    async def say_goodbye(self, reason: str) -> None:
-        """The agent leaves memory: store its state, an event that says so and a snapshot."""
-        await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
-        await self.writer.save()
-        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, self)
-        self._enter(Phase.DORMANT)
-
     async def _settle_lost(self, run: Run) -> None:
         """A run that was under way, or waited for its decision, when its host died."""
         journal = self._env.journal
@@ -488,13 +270,16 @@ class Agent:
             self.snapshots.titled(left.title)
         await self._settle(run, recovery.lost(self.session, left))
 
-    def _approvals_changed(self) -> None:
-        if self._turn is not None and not self._turn.over:
-            self._enter(Phase.AWAITING_APPROVAL if self.desk.pending() else Phase.PROCESSING)
-        else:
-            self.publish_status()
+    # --- Leaving -------------------------------------------------------------------------------------------------
 
-    def _enter(self, phase: Phase) -> None:
-        self.phase = move(self.phase, phase)
-        self.touch()
-        self.publish_status()
+    async def say_goodbye(self, reason: str) -> None:
+        """The agent leaves memory: store its state, an event that says so and a snapshot."""
+        await self.writer.append([transcript.shutdown_event(self.status(), reason, self.last_activity_us)])
+        await self.writer.save()
+        await self.snapshots.save(Lifecycle.LIFECYCLE_ON_SHUTDOWN, self)
+        self._enter(Phase.DORMANT)
+
+    async def terminate(self, reason: str, failure: Failure | None = None) -> None:
+        """Tell the behavior and the backend that the agent ends."""
+        await self._conduct.terminate(reason, failure)
+        await attach.terminate(self._backend, self.key.scope, self.session.agent.backend_session)

@@ -380,7 +380,6 @@ def _no_turn(run: Run, reason: str, message: str) -> Verdict:
 def _if_approved(run: Run, wanted: RequireApproval) -> Verdict:
     asked = ToolApprovalRequested()
     asked.CopyFrom(wanted.request)
-    asked.approval_id = asked.approval_id or f"{run.id}/pre_turn"
     prompt = jsontext.repair_text(wanted.prompt) if wanted.HasField("prompt") else run.prompt
     asked.arguments_json = asked.arguments_json or jsontext.canonical({"prompt": prompt})
     return Verdict(prompt, approval=asked)

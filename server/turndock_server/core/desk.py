@@ -8,7 +8,7 @@ gone with it, or with a parked turn, whose row keeps it over every restart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,14 +76,32 @@ def for_backend(decided: ToolApprovalDecided, asked_id: str) -> ToolApprovalDeci
 class Desk:
     """One agent's."""
 
-    __slots__ = ("_changed", "_is_open", "_journal", "_key", "_lock", "_questions", "_run", "_writer")
+    __slots__ = (
+        "_changed",
+        "_is_open",
+        "_journal",
+        "_key",
+        "_lock",
+        "_questions",
+        "_run",
+        "_waits",
+        "_writer",
+    )
 
     def __init__(
-        self, journal: Journal, key: AgentKey, writer: SessionWriter, changed: Callable[[], None]
+        self,
+        journal: Journal,
+        key: AgentKey,
+        writer: SessionWriter,
+        *,
+        waits: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._key = key
         self._writer = writer
+        self._waits = waits
+        """Called when a turn that is kept open waits, before anybody is told."""
         self._changed = changed
         """Called when what waits has changed."""
         self._lock = asyncio.Lock()
@@ -112,33 +130,26 @@ class Desk:
 
     @to_its_end
     async def ask(self, request: ToolApprovalRequested) -> Question:
-        """Store a request that came through `approvals.checked`. Raises `Rejected` when it cannot be shown."""
+        """Store a request that came through `approvals.checked`; `show` it then. Raises `Rejected` if it cannot be."""
         async with self._lock:
             if len(self._questions) >= approvals.MAX_PENDING:
                 raise approvals.too_many()
             if any(question.asked_id == request.approval_id for question in self._questions.values()):
                 raise approvals.asked_twice(request.approval_id)
-            event = await self.record(request)
+            event = await self.record(self._run_of_turn(), request)
             decided: asyncio.Future[ToolApprovalDecided] = asyncio.get_running_loop().create_future()
             question = Question(self, event, request.approval_id, decided)
             self._questions[question.request.approval_id] = question
-        self._changed()
         return question
 
-    async def require(
-        self, run: Run, asked: ToolApprovalRequested, is_open: Callable[[], bool]
-    ) -> ToolApprovalDecided:
-        """Have people decide on something about a run that has begun: how a policy asks for them.
+    async def show(self, question: Question) -> None:
+        """Tell everybody that a request waits that was stored by `ask`."""
+        if not question.decided.done():
+            await self._waits()
+        self._changed()
 
-        Whoever cancels this stores what `close` returns with the run's end (`Outcome.open_approvals`). Raises
-        `Rejected` for what nobody can decide on.
-        """
-        self._run, self._is_open = run, is_open
-        return await (await self.ask(approvals.checked(asked))).answer()
-
-    async def record(self, request: ToolApprovalRequested) -> Event:
+    async def record(self, run: Run, request: ToolApprovalRequested) -> Event:
         """Store the event of a request, under an id that none had before; as stored."""
-        run = self._run_of_turn()
         for approval_id in approvals.free_ids(request.approval_id, run.id):
             shown = ToolApprovalRequested()
             shown.CopyFrom(request)

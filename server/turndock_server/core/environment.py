@@ -16,7 +16,7 @@ from turndock_server.core.offload import Offloader
 from turndock_server.core.persistence import Persistence
 
 if TYPE_CHECKING:
-    from turndock_server.core.agent import Agent
+    from turndock_server.core.agent_state import AgentState
 
 
 class AgentEnds(Exception):
@@ -37,7 +37,7 @@ class Environment:
     behaviors: Mapping[str, Behavior]
     settled: Callable[[AgentKey, Run, Response | None], None]
     """Tells callers that wait for a run that it has ended."""
-    publish_status: Callable[[Agent], None]
+    publish_status: Callable[[AgentState], None]
     """Shows an agent's status to whoever watches it."""
     redact_text: Callable[[str], str] = str
     """Takes secrets out of a response's text, as the journal does out of events."""

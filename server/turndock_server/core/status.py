@@ -10,7 +10,7 @@ from turndock.types.v1 import Session, ToolApprovalRequested
 from turndock_server.core.lifecycle import Phase
 
 if TYPE_CHECKING:
-    from turndock_server.core.agent import Agent
+    from turndock_server.core.agent_state import AgentState
 
 
 def status_of(
@@ -46,7 +46,7 @@ def status_of(
     )
 
 
-def status_of_live(agent: Agent) -> AgentStatus:
+def status_of_live(agent: AgentState) -> AgentStatus:
     """The status of an agent in memory."""
     return status_of(
         agent.session,

@@ -61,18 +61,30 @@ def of_run(run: Run, event: Event) -> Event:
     return intake_of(run).own(event)
 
 
-def opening(run: Run, prompt: str) -> list[Event]:
-    """The events that begin a turn."""
-    intake = intake_of(run)
+def started_run(run: Run, provider: str) -> Run:
+    """The row of a run whose turn begins."""
+    started = Run()
+    started.CopyFrom(run)
+    started.status = RunStatus.RUN_STATUS_RUNNING
+    started.attempt = max(run.attempt, 1)
+    started.started_at_us = events.now_us()
+    started.provider = provider
+    return started
+
+
+def opening(run: Run, prompt: str, *, is_sent: bool = True) -> list[Event]:
+    """The events that begin a turn; its prompt is not sent yet if people have to agree first."""
     started = RunStarted(
         attempt=run.attempt, original_prompt=run.prompt, prompt=prompt, rewritten=prompt != run.prompt
     )
-    return [
-        intake.own(Event(type=EventType.EVENT_TYPE_RUN_STARTED, run_started=started)),
-        intake.own(
-            Event(type=EventType.EVENT_TYPE_MESSAGE_SENT, message_sent=MessageSent(text=prompt, role="user"))
-        ),
-    ]
+    begins = of_run(run, Event(type=EventType.EVENT_TYPE_RUN_STARTED, run_started=started))
+    return [begins, message_sent(run, prompt)] if is_sent else [begins]
+
+
+def message_sent(run: Run, prompt: str) -> Event:
+    """Says what the backend gets."""
+    sent = MessageSent(text=prompt, role="user")
+    return of_run(run, Event(type=EventType.EVENT_TYPE_MESSAGE_SENT, message_sent=sent))
 
 
 def closing(run: Run, outcome: Outcome) -> list[Event]:

@@ -72,7 +72,9 @@ class TurnHooks:
     keep_session: Callable[[BackendSession], Awaitable[None]]
     """Stores a checkpointed session."""
     ask: Callable[[ToolApprovalRequested], Awaitable[Question]]
-    """Stores an approval request, and lets people decide on it."""
+    """Stores an approval request, so that people can decide on it."""
+    show: Callable[[Question], Awaitable[None]]
+    """Tells them."""
     observe: Callable[[Sequence[Event]], Awaitable[None]] | None
     """Shows events to the behavior."""
     titled: Callable[[str], object]
@@ -220,14 +222,15 @@ class Turn:
         """
         if self._end.done():
             raise Rejected(Failure(reason="not_current", message="the turn has ended"))
-        if self._hooks.judge is not None:
-            judged = await self._hooks.judge(request)
-            if judged.violation is not None:
-                self.record.take((judged.violation,))
-            if judged.decided is not None:
-                return judged.decided
-            request = judged.call
         try:
+            request = approvals.checked(request)
+            if self._hooks.judge is not None:
+                judged = await self._hooks.judge(request)
+                if judged.violation is not None:
+                    self.record.take((judged.violation,))
+                if judged.decided is not None:
+                    return judged.decided
+                request = judged.call
             question = await asyncio.shield(carried_out(self._ask(approvals.checked(request))))
             self._watchdog.rest()
             try:
@@ -256,6 +259,7 @@ class Turn:
             self.record.asked(question.event, place)
         if self._observer is not None:
             self._observer.see([question.event])
+        await self._hooks.show(question)
         return question
 
     def _fail_to_store(self, error: TurndockError) -> None:

@@ -1,15 +1,24 @@
-"""Making turns."""
+"""Making turns, and what joins them to their agents."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from turndock.backend.v1 import PromptRequest, Resume
 from turndock.ports import Backend
-from turndock.types.v1 import Run, Scope, Session
+from turndock.types.v1 import Run, Scope, Session, ToolApprovalRequested
 from turndock_server.core.capture import Capture
+from turndock_server.core.conduct import Conduct
 from turndock_server.core.intake import Intake
+from turndock_server.core.tool_policy import Judgement, judge
 from turndock_server.core.turn import Earlier, Turn, TurnHooks
+
+if TYPE_CHECKING:
+    from turndock_server.core.agent_state import AgentState
+
+Judge = Callable[[ToolApprovalRequested], Awaitable[Judgement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +57,21 @@ def turn_of(run: Run, prompt: str, place: Place, resume: Resume | None, earlier:
         inactivity_s=limits.inactivity_ms / 1000 if limits.inactivity_ms else None,
         earlier=earlier,
     )
+
+
+def hooks_of(run: Run, conduct: Conduct, agent: AgentState) -> TurnHooks:
+    """What a turn of this run asks of its agent."""
+    return TurnHooks(
+        store=lambda batch: agent.snapshots.append(run.id, batch, agent),
+        keep_session=agent.writer.keep_backend_session,
+        ask=agent.desk.ask,
+        show=agent.desk.show,
+        titled=agent.snapshots.titled,
+        observe=(lambda seen: conduct.observe(run, seen)) if conduct.observes else None,
+        judge=judge_of(run, conduct),
+    )
+
+
+def judge_of(run: Run, conduct: Conduct) -> Judge | None:
+    """How the behavior is asked about this run's tool calls; None if it does not want to be."""
+    return (lambda call: judge(conduct, run, call)) if conduct.judges_tools else None

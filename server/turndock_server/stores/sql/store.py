@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection
 
-from turndock.errors import TurndockError, invalid, not_found
+from turndock.errors import not_found
 from turndock.store.v1 import (
     AppendEventRequest,
     AppendEventResponse,
@@ -18,16 +18,8 @@ from turndock.store.v1 import (
     AppendEventsResponse,
     AppendEventWithSequenceRequest,
     AppendEventWithSequenceResponse,
-    CancelRunRequest,
-    CancelRunResponse,
-    ClaimAgentRequest,
-    ClaimAgentResponse,
     DeleteSessionRequest,
     DeleteSessionResponse,
-    EditRunRequest,
-    EditRunResponse,
-    EnqueueRunRequest,
-    EnqueueRunResponse,
     FlushRequest,
     FlushResponse,
     GetActiveRunRequest,
@@ -40,16 +32,10 @@ from turndock.store.v1 import (
     GetRunResponse,
     GetSessionRequest,
     GetSessionResponse,
-    ListOrphansRequest,
-    ListOrphansResponse,
     ListRunsRequest,
     ListRunsResponse,
     ListSessionsRequest,
     ListSessionsResponse,
-    ReleaseIfEmptyRequest,
-    ReleaseIfEmptyResponse,
-    RenewClaimsRequest,
-    RenewClaimsResponse,
     SaveRunRequest,
     SaveRunResponse,
     SaveSessionRequest,
@@ -57,17 +43,19 @@ from turndock.store.v1 import (
     WatchEventsRequest,
     WatchEventsResponse,
 )
-from turndock.types.v1 import Event, Fence
+from turndock.types.v1 import Event
 from turndock_server.core import feed
 from turndock_server.core.journal import Appended, NewEvents
 from turndock_server.stores import checks
 from turndock_server.stores.clock import Clock
-from turndock_server.stores.sql import encoding, lists, mailbox, runs, scopes, sessions
+from turndock_server.stores.sql import encoding, lists, runs, sessions
 from turndock_server.stores.sql import flush as flushing
 from turndock_server.stores.sql.appends import Append, BlockAppend, append_once
+from turndock_server.stores.sql.calls import AppendRequest, check_token_and_fence
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.graves import Undertaker, graves
 from turndock_server.stores.sql.logs import LogPage, LogQuery, framed, read_log
+from turndock_server.stores.sql.mailbox_calls import SqlMailbox
 from turndock_server.stores.sql.opening import open_database
 from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.presence import Presence
@@ -77,16 +65,11 @@ from turndock_server.stores.sql.snapshots import SqlAgentPersistence
 from turndock_server.stores.sql.sqlite import Synchronous
 from turndock_server.stores.sql.transaction import Write
 from turndock_server.stores.sql.upkeep import SqlUpkeep
-from turndock_server.stores.sql.wakeups import Bell
-from turndock_server.stores.sql.writer import Writer
 
 T = TypeVar("T")
 
-AppendRequest = AppendEventRequest | AppendEventWithSequenceRequest | AppendEventsRequest | FlushRequest
-OwnersRequest = AppendRequest | SaveSessionRequest | SaveRunRequest | DeleteSessionRequest
 
-
-class SqlSessionStore:
+class SqlSessionStore(SqlMailbox):
     """A SessionStore with mailbox and watch_events, on a database that several processes may have open.
 
     An answer is given after the commit. What is answered survives a power cut with `synchronous="full"`.
@@ -94,14 +77,9 @@ class SqlSessionStore:
 
     def __init__(self, database: Database, clock: Callable[[], int]) -> None:
         """Use `open`."""
-        self._database = database
-        self._clock = clock
-        self._bell = Bell(database)
-        self._writer = Writer(database, self._bell, clock)
+        super().__init__(database, clock)
         self._undertaker = Undertaker(self._writer)
-        self._scopes = scopes.Scopes()
         self._presence: Presence | None = None
-        self._is_closed = False
 
     @classmethod
     async def open(
@@ -173,7 +151,7 @@ class SqlSessionStore:
 
     async def save_session(self, request: SaveSessionRequest) -> SaveSessionResponse:
         checks.check_session(request.session)
-        _check_token_and_fence(request)
+        check_token_and_fence(request)
         partition = await self._partition(request)
         return await self._write(
             partition, request.session.id, lambda tx: sessions.save(tx, partition, request)
@@ -201,7 +179,7 @@ class SqlSessionStore:
 
     async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
         checks.check_session_id(request.session_id)
-        _check_token_and_fence(request)
+        check_token_and_fence(request)
         partition = await self._partition(request)
         left = await self._write(
             partition, request.session_id, lambda tx: sessions.remove(tx, partition, request)
@@ -214,7 +192,7 @@ class SqlSessionStore:
 
     async def save_run(self, request: SaveRunRequest) -> SaveRunResponse:
         checks.check_run(request.run)
-        _check_token_and_fence(request)
+        check_token_and_fence(request)
         partition = await self._partition(request)
         return await self._write(
             partition, request.run.session_id, lambda tx: runs.save(tx, partition, request)
@@ -359,91 +337,14 @@ class SqlSessionStore:
                 listener.seen = (page.incarnation, page.head)
                 await listener.changed()
 
-    # --- Mailbox -------------------------------------------------------------------------------------------------
-
-    async def enqueue_run(self, request: EnqueueRunRequest) -> EnqueueRunResponse:
-        checks.check_enqueue(request)
-        _check_fence(fence_of(request))
-        partition = await self._partition(request)
-        return await self._write(
-            partition, request.run.session_id, lambda tx: mailbox.enqueue(tx, partition, request)
-        )
-
-    async def claim_agent(self, request: ClaimAgentRequest) -> ClaimAgentResponse:
-        checks.check_claim(request)
-        partition = await self._partition(request)
-        return await self._write(
-            partition, request.session_id, lambda tx: mailbox.claim(tx, partition, request)
-        )
-
-    async def renew_claims(self, request: RenewClaimsRequest) -> RenewClaimsResponse:
-        tenants = [tenant for tenant, _ in checks.check_renew(request)]
-        held_in = await self._read(
-            lambda connection: [self._scopes.find(connection, tenant) for tenant in tenants]
-        )
-        pairs = zip(held_in, request.claims, strict=True)
-        held = [(partition.key, claim.session_id) for partition, claim in pairs if partition is not None]
-        return await self._writer.write(lambda tx: mailbox.renew(tx, held_in, request), held)
-
-    async def release_if_empty(self, request: ReleaseIfEmptyRequest) -> ReleaseIfEmptyResponse:
-        checks.check_release(request)
-        _check_fence(request.fence)
-        partition = await self._partition(request)
-        return await self._write(
-            partition, request.session_id, lambda tx: mailbox.release(tx, partition, request)
-        )
-
-    async def edit_run(self, request: EditRunRequest) -> EditRunResponse:
-        checks.check_edit(request)
-        checks.check_request_id(request.request_id)
-        partition = await self._partition(request)
-        return await self._write(
-            partition, request.session_id, lambda tx: mailbox.edit(tx, partition, request)
-        )
-
-    async def cancel_run(self, request: CancelRunRequest) -> CancelRunResponse:
-        checks.check_cancel(request)
-        checks.check_request_id(request.request_id)
-        append = Append(
-            await self._partition(request),
-            encoding.drafts((request.event,), "event"),
-            field="event",
-            is_owners=False,
-        )
-        return await self._write(
-            append.partition, request.session_id, lambda tx: mailbox.cancel(tx, append, request)
-        )
-
-    async def list_orphans(self, request: ListOrphansRequest) -> ListOrphansResponse:
-        now_us = self._clock()
-        return await self._read(lambda connection: lists.list_orphans(connection, now_us, request))
-
     def upkeep(self) -> SqlUpkeep:
         """The store from the side of whoever keeps it small and sound."""
         return SqlUpkeep(self._read, self._writer, self._scopes, self._clock, self._undertaker)
 
     # --- What the calls share --------------------------------------------------------------------------------------
 
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        if self._is_closed:
-            raise TurndockError("SERVER_STOPPING", "the store is closed")
-        return await self._database.read(work)
-
-    async def _write(self, partition: Partition, session_id: str, work: Write[T]) -> T:
-        return await self._writer.write(work, [(partition.key, session_id)])
-
-    async def _partition(self, request: checks.Scoped) -> Partition:
-        """The partition a write is about; it has a number from now on."""
-        return await self._partition_of(checks.partition(request))
-
-    async def _partition_of(self, tenant: str) -> Partition:
-        known = self._scopes.known(tenant)
-        if known is None:
-            known = self._scopes.remember(await self._writer.write(lambda tx: scopes.make(tx, tenant)))
-        return known
-
     async def _append_of(self, request: AppendRequest, to_append: Sequence[Event], field: str) -> Append:
-        _check_token_and_fence(request)
+        check_token_and_fence(request)
         return Append(
             await self._partition(request),
             encoding.drafts(to_append, field),
@@ -487,14 +388,3 @@ class SqlSessionStore:
 
 def _sessions_of(append: Append) -> list[SessionKey]:
     return [(append.partition.key, session_id) for session_id in append.session_ids]
-
-
-def _check_token_and_fence(request: OwnersRequest) -> None:
-    checks.check_request_id(request.request_id)
-    _check_fence(fence_of(request))
-
-
-def _check_fence(fence: Fence | None) -> None:
-    checks.check_fence(fence)
-    if fence is not None and fence.epoch >= NEVER:
-        raise invalid("fence.epoch", "is no epoch: none is that high")

@@ -436,7 +436,7 @@ class RunStarted(_message.Message):
     original_prompt: _builtins.str
     """The prompt as the caller sent it."""
     prompt: _builtins.str
-    """The prompt as the backend gets it."""
+    """The prompt as the backend gets it, unless a person who was asked first changes it: MESSAGE_SENT has it in any case."""
     rewritten: _builtins.bool
     """Whether the two differ."""
     def __init__(

@@ -426,10 +426,10 @@ class ParkedApproval(_message.Message):
     ASKED_ID_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     asked_id: _builtins.str
-    """What the backend calls it."""
+    """What whoever asked calls it."""
     @_builtins.property
     def request(self) -> _event_pb2.ToolApprovalRequested:
-        """The request as it was stored in the log."""
+        """The request: as it was stored in the log, unless the behavior decided on it at once and nobody was asked."""
 
     @_builtins.property
     def decision(self) -> _event_pb2.ToolApprovalDecided:
@@ -452,7 +452,8 @@ Global___ParkedApproval: _TypeAlias = ParkedApproval  # noqa: Y015
 
 @_typing.final
 class ParkedTurn(_message.Message):
-    """ParkedTurn is a turn its backend left with `paused`, until everything it asked for is decided. Its run stays RUNNING.
+    """ParkedTurn is a turn its backend left with `paused`, or has not begun, until everything asked for is decided. Its run
+    stays RUNNING.
     The session is PAUSED while a decision is missing.
     """
 
@@ -464,6 +465,7 @@ class ParkedTurn(_message.Message):
     ACTIVE_US_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     WAKE_AT_US_FIELD_NUMBER: _builtins.int
+    NOT_BEGUN_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Its run."""
     prompt: _builtins.str
@@ -473,6 +475,10 @@ class ParkedTurn(_message.Message):
     wake_at_us: _builtins.int
     """When the first request without a decision expires, in microseconds since the Unix epoch; unset = none does. From
     then on the session has work again (SessionStore.ListOrphans).
+    """
+    not_begun: _builtins.bool
+    """Whether its backend has not had the prompt yet: its behavior wants people to decide on the turn first. It then waits
+    for one approval, and the backend is called without `resume`.
     """
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParkedApproval]:
@@ -491,10 +497,11 @@ class ParkedTurn(_message.Message):
         active_us: _builtins.int = ...,
         coverage: Global___Coverage | None = ...,
         wake_at_us: _builtins.int | None = ...,
+        not_begun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us", "coverage", b"coverage", "wake_at_us", b"wake_at_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us", "active_us", b"active_us", "approvals", b"approvals", "coverage", b"coverage", "prompt", b"prompt", "run_id", b"run_id", "wake_at_us", b"wake_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us", "active_us", b"active_us", "approvals", b"approvals", "coverage", b"coverage", "not_begun", b"not_begun", "prompt", b"prompt", "run_id", b"run_id", "wake_at_us", b"wake_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_at_us: _TypeAlias = _typing.Literal["wake_at_us"]  # noqa: Y015
     _WhichOneofArgType__wake_at_us: _TypeAlias = _typing.Literal["_wake_at_us", b"_wake_at_us"]  # noqa: Y015
