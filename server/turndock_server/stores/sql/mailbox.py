@@ -49,7 +49,7 @@ _COUNTS: Final = (
     .group_by(runs.c.status)
 )
 _COUNT_OF_SCOPE: Final = (
-    select(func.count(), func.sum(runs.c.prompt_bytes))
+    select(func.count(), cast(func.sum(runs.c.prompt_bytes), BigInteger))
     .join_from(runs, sessions_table, runs.c.session == sessions_table.c.key)
     .where(
         runs.c.unsettled == 1,
