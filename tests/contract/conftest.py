@@ -1,4 +1,4 @@
-"""Where the acceptance cases run: on which store, and with what is docked in this process or behind gRPC."""
+"""The hosts of the acceptance cases."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.docking import Mode
-from support.harness import Harness, StoreName, harnessed
-
-SETUPS: tuple[tuple[StoreName, Mode], ...] = (
-    ("memory", "in_process"),
-    ("sqlite", "in_process"),
-    ("remote", "own_streams"),
-    ("sqlite", "multiplexed"),
-)
+from support.harness import Harness, harnessed
+from support.setups import SETUPS
 
 
 @pytest.fixture(params=SETUPS, ids="-".join)

@@ -7,6 +7,7 @@ import pytest
 from support.harness import Harness, refused, types
 from support.parts import gate, result, text
 from support.scripted_agent import ScriptedAgent, noted
+from support.setups import on_postgres_too
 from turndock.agent.v1 import InterruptOutcome
 from turndock.behavior.v1 import PreRunRequest, PreRunResponse
 from turndock.errors import Code
@@ -22,6 +23,7 @@ async def test_M_01_an_agent_is_idle_when_it_has_started(host: Harness) -> None:
         assert (status.queued, status.current_run_id, status.halted) == (0, "", False)
 
 
+@on_postgres_too
 async def test_M_01_a_name_is_taken_while_its_agent_lives(host: Harness) -> None:
     await host.start([result("first")])
     before = await host.status()
@@ -69,6 +71,7 @@ async def test_M_02_a_backend_that_does_not_start_leaves_no_agent(host: Harness)
     assert (await host.ask("hi")).response.text == "ok"
 
 
+@on_postgres_too
 async def test_M_05_a_told_run_can_be_polled_at_any_time(host: Harness) -> None:
     await host.start([gate("g"), result("x")], [{"error": "broken"}])
     running, queued = await host.tell("x"), await host.tell("y")
@@ -174,6 +177,7 @@ async def test_M_25_prompts_wait_for_pre_run_and_are_not_lost(host: Harness) -> 
     assert (await host.state())["events"] == ["prepared"]
 
 
+@on_postgres_too
 async def test_stopping_kills_the_turn_and_cancels_what_waits(host: Harness) -> None:
     session_id = (await host.start([text("a"), gate("g"), result("never")])).agent.session_id
     running = host.asking("a")
@@ -199,6 +203,7 @@ async def test_stopping_kills_the_turn_and_cancels_what_waits(host: Harness) -> 
         await host.tell("c")
 
 
+@on_postgres_too
 async def test_two_who_stop_at_once_stop_it_once(host: Harness) -> None:
     await host.start([gate("g"), result("never")])
     asking = host.asking("a")
@@ -212,6 +217,7 @@ async def test_two_who_stop_at_once_stop_it_once(host: Harness) -> None:
     assert host.agent.names().count("terminate_agent") == 1
 
 
+@on_postgres_too
 async def test_a_stopped_session_can_be_continued(host: Harness) -> None:
     session_id = (await host.start([text("a"), result("a", sid="s-1")])).agent.session_id
     await host.ask("a")
@@ -229,6 +235,7 @@ async def test_a_stopped_session_can_be_continued(host: Harness) -> None:
     assert types(log).count("session_started") == 2
 
 
+@on_postgres_too
 async def test_an_idle_agent_goes_dormant_and_any_call_wakes_it(host: Harness) -> None:
     limits = AgentLimits(idle_shutdown_ms=30)
     await host.start([result("a", sid="s-1")], [result("b")], limits=limits)

@@ -7,6 +7,7 @@ import pytest
 from support.harness import Harness, refused
 from support.parts import error, gate, result, text
 from support.scripted_agent import HALT, RAISE, ScriptedAgent, chain, noted
+from support.setups import on_postgres_too
 from turndock.agent.v1 import BusyPolicy
 from turndock.behavior.v1 import PostRunRequest, PostRunResponse, PostTurnRequest, PostTurnResponse
 from turndock.types.v1 import AgentLimits, AgentPhase, RunOrigin, RunStatus
@@ -14,6 +15,7 @@ from turndock.types.v1 import AgentLimits, AgentPhase, RunOrigin, RunStatus
 PENDING = RunStatus.RUN_STATUS_PENDING
 
 
+@on_postgres_too
 async def test_M_03_a_second_caller_waits_and_both_get_their_own_answer(host: Harness) -> None:
     await host.start([gate("g"), result("first")], [result("second")])
     first = host.asking("a")
@@ -25,6 +27,7 @@ async def test_M_03_a_second_caller_waits_and_both_get_their_own_answer(host: Ha
     assert (await second).response.text == "second"
 
 
+@on_postgres_too
 async def test_M_07_a_chained_run_goes_before_the_mailbox(host: Harness) -> None:
     host.agent.responses["first"] = chain("chained")
     await host.start([gate("g"), result("first")], [gate("h"), result("chained")], [result("queued")])
@@ -64,6 +67,7 @@ async def test_M_08_a_chain_ends_at_its_limit_and_a_new_one_may_begin(local_host
     assert len(local_host.backend.record.prompts) == 6
 
 
+@on_postgres_too
 async def test_M_09_a_halted_agent_takes_prompts_and_runs_none(host: Harness) -> None:
     host.agent.responses["halt me"] = HALT
     await host.start([result("halt me")], [result("q")])
@@ -78,6 +82,7 @@ async def test_M_09_a_halted_agent_takes_prompts_and_runs_none(host: Harness) ->
     assert not (await host.status()).halted
 
 
+@on_postgres_too
 async def test_M_09_a_halted_agent_keeps_its_chained_run_first(host: Harness) -> None:
     host.agent.responses["first"] = chain("chained")
     host.agent.notified["stop"] = HALT
@@ -110,6 +115,7 @@ async def test_M_11_notifications_of_an_idle_agent_are_applied_at_once_and_in_or
     assert (await host.state())["events"] == ["e1", "e2"]
 
 
+@on_postgres_too
 async def test_M_11_many_at_once_are_all_applied_in_the_order_of_their_numbers(host: Harness) -> None:
     await host.start([text("a"), result()])
     asking = host.asking("a")
@@ -119,6 +125,7 @@ async def test_M_11_many_at_once_are_all_applied_in_the_order_of_their_numbers(h
     assert (await host.state())["events"] == by_number
 
 
+@on_postgres_too
 async def test_M_12_notifications_are_deferred_to_the_turns_end(host: Harness) -> None:
     await host.start([text("a"), gate("g"), result("done")])
     asking = host.asking("x")
@@ -154,6 +161,7 @@ async def test_M_12_whatever_the_end_of_the_turn(host: Harness, end: str) -> Non
     assert len(state["errors"]) == 1
 
 
+@on_postgres_too
 async def test_M_14_the_prompt_of_a_notification_goes_to_the_tail(host: Harness) -> None:
     host.agent.notified["e1"] = chain("from e1")
     await host.start([gate("g"), result("turn 1")], [result("queued")], [result("e1")])
@@ -180,6 +188,7 @@ async def test_M_17_a_notification_that_raises_is_dropped_alone(host: Harness) -
     assert (await host.ask("hi")).response.text == "ok"
 
 
+@on_postgres_too
 async def test_M_24_the_order_at_a_turns_end(host: Harness) -> None:
     log: list[str] = []
     decided = asyncio.Event()
@@ -234,6 +243,7 @@ async def test_M_24_post_turn_that_raises_changes_nothing(host: Harness) -> None
     assert (await host.state())["responses"] == ["first", "second"]
 
 
+@on_postgres_too
 async def test_M_26_the_mailbox_has_bounds_and_says_which(host: Harness) -> None:
     await host.start([gate("g"), result("1")], [result("2")], limits=AgentLimits(max_pending_prompts=1))
     first = await host.tell("1")
@@ -257,6 +267,7 @@ async def test_M_26_the_mailbox_has_bounds_and_says_which(host: Harness) -> None
     assert await host.runs() == [first, second]
 
 
+@on_postgres_too
 async def test_M_26_of_twenty_at_once_exactly_as_many_as_fit_are_accepted(host: Harness) -> None:
     await host.start([gate("g"), result("x")], limits=AgentLimits(max_pending_prompts=3))
     await host.tell("first")
@@ -329,6 +340,7 @@ async def test_interrupt_as_busy_policy_kills_the_turn_and_runs_next(host: Harne
     assert (await host.ended(told)).response.text == "queued"
 
 
+@on_postgres_too
 async def test_queued_runs_can_be_listed_edited_moved_and_cancelled(host: Harness) -> None:
     await host.start([gate("g"), result("x")], [result("y")])
     running = await host.tell("running", request_id="r0")
@@ -355,6 +367,7 @@ async def test_queued_runs_can_be_listed_edited_moved_and_cancelled(host: Harnes
     assert host.agent.names().count("handle_error") == 0
 
 
+@on_postgres_too
 async def test_an_ask_whose_caller_hangs_up_while_it_waits_is_cancelled(host: Harness) -> None:
     await host.start([gate("g"), result("x")], [result("never")])
     running = host.asking("a", request_id="a")
@@ -381,6 +394,7 @@ async def test_an_ask_that_runs_out_of_time_leaves_its_run_alone(host: Harness) 
     assert (await again).response.text == "b"
 
 
+@on_postgres_too
 async def test_a_prompt_that_interrupts_is_next_also_before_a_chained_run(host: Harness) -> None:
     host.agent.errors["interrupted"] = chain("again")
     await host.start([gate("g")], [result("now")], [result("chained")], [result("queued")])

@@ -9,6 +9,7 @@ import pytest
 from support.harness import Harness, kinds, types
 from support.parts import crash, emit, gate, result, text, tool_result, tool_use
 from support.scripted_agent import ScriptedAgent, chain, noted
+from support.setups import on_postgres_too
 from turndock.agent.v1 import InterruptOutcome
 from turndock.backend.v1 import (
     InterruptRequest,
@@ -44,6 +45,7 @@ from turndock_server.core.accounts import DEFAULT_LIMITS
 IDLE = AgentPhase.AGENT_PHASE_IDLE
 
 
+@on_postgres_too
 async def test_M_18_an_interrupt_kills_the_turn_and_nothing_else(host: Harness) -> None:
     await host.start([text("partial"), gate("g"), result("never")], [result("next")])
     asking = host.asking("a", request_id="r1")
@@ -85,6 +87,7 @@ async def test_M_18_a_turn_can_be_interrupted_in_its_very_beginning(host: Harnes
         assert len((await host.state())["errors"]) == number + 1
 
 
+@on_postgres_too
 async def test_M_18_two_interrupts_make_one_outcome(host: Harness) -> None:
     await host.start([gate("g"), result("never")], [result("ok")])
     asking = host.asking("a")
@@ -158,6 +161,7 @@ async def test_M_20_silence_can_be_limited_beside_the_whole(host: Harness) -> No
     assert (await host.ask("a")).failure.reason == "timeout"
 
 
+@on_postgres_too
 async def test_M_21_a_crash_ends_its_turn_alone(host: Harness) -> None:
     await host.start([text("a"), crash("boom")], [result("ok")])
     await host.start([gate("g"), result("other")], name="a2")
@@ -333,6 +337,7 @@ async def test_M_29_a_response_carries_what_fits_and_says_what_it_left_out(host:
     assert (await host.poll("r1", with_events=True)).response == response
 
 
+@on_postgres_too
 async def test_M_29_lossless_fails_the_turn_instead(host: Harness) -> None:
     limits = AgentLimits(max_events_per_turn=3, capture_mode=CaptureMode.CAPTURE_MODE_LOSSLESS)
     await host.start([text(str(number)) for number in range(10)] + [result()], [result("ok")], limits=limits)
@@ -358,6 +363,7 @@ async def test_M_29_bytes_count_too(host: Harness) -> None:
     assert (await host.poll("r1", with_events=True)).response == response
 
 
+@on_postgres_too
 async def test_open_tool_calls_are_closed_with_the_turn(host: Harness) -> None:
     await host.start([tool_use("t1", "ls"), tool_result("t1"), tool_use("t2", "rm"), gate("g")])
     asking = host.asking("a", request_id="r1")

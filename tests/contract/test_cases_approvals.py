@@ -9,6 +9,7 @@ import pytest
 
 from support.harness import Harness, approve, edit, kinds, refused, reject, types
 from support.parts import Script, approval, asked, gate, paused, result, text, tool_use, usage
+from support.setups import on_postgres_too
 from turndock import events, jsontext
 from turndock.agent.v1 import ApprovalAnswer, BusyPolicy, InterruptOutcome
 from turndock.backend.v1 import PromptRequest
@@ -101,6 +102,7 @@ class Tools(ScriptedBackend):
 # --- In a turn -------------------------------------------------------------------------------------------------------
 
 
+@on_postgres_too
 async def test_H_01_a_turn_waits_for_a_decision_and_goes_on_with_it(host: Harness) -> None:
     await host.start(ASKS)
     asking = host.asking("go", request_id="r1")
@@ -219,6 +221,7 @@ async def test_H_02_an_approval_that_is_not_pending_is_refused_and_nothing_runs(
     assert decisions(await host.log()) == [("a1", "reject")]
 
 
+@on_postgres_too
 @pytest.mark.parametrize("script", [ASKS, PARKS], ids=["open", "parked"])
 async def test_H_02_prompts_wait_meanwhile_and_run_in_order(host: Harness, script: Script) -> None:
     scripts = [script] if script is ASKS else [script, GOES_ON]
@@ -277,6 +280,7 @@ async def test_PF_B19_an_id_used_again_is_another_approval(host: Harness) -> Non
     assert (await second).response.text == "two"
 
 
+@on_postgres_too
 @pytest.mark.parametrize("script", [ASKS, PARKS], ids=["open", "parked"])
 async def test_the_first_of_many_answers_wins(host: Harness, script: Script) -> None:
     await host.start(script, GOES_ON)
@@ -294,6 +298,7 @@ async def test_the_first_of_many_answers_wins(host: Harness, script: Script) -> 
     assert (await host.ended(run)).status == RunStatus.RUN_STATUS_COMPLETED
 
 
+@on_postgres_too
 @pytest.mark.parametrize("script", [ASKS, PARKS], ids=["open", "parked"])
 async def test_a_repeated_call_changes_nothing_and_another_one_conflicts(
     host: Harness, script: Script
@@ -356,6 +361,7 @@ async def test_an_approval_that_expires_is_no_rejection(host: Harness, script: s
         assert host.backend.record.prompts[-1].decisions == ["expired", "reject"]
 
 
+@on_postgres_too
 @pytest.mark.parametrize("script", [ASKS, PARKS], ids=["open", "parked"])
 async def test_an_interrupt_ends_the_turn_and_closes_its_approvals(host: Harness, script: Script) -> None:
     await host.start([tool_use("t1"), *script], [result("next")])
@@ -450,6 +456,7 @@ async def test_what_a_backend_does_not_wait_for_is_withdrawn(local_host: Harness
 # --- Parked ----------------------------------------------------------------------------------------------------------
 
 
+@on_postgres_too
 async def test_a_parked_turn_is_one_turn_with_one_response(host: Harness) -> None:
     await host.start(
         [text("may I? "), usage(1, 1), paused(asked("a1"), asked("a2"))],
@@ -547,6 +554,7 @@ async def test_a_parked_turn_keeps_its_backends_session(host: Harness) -> None:
     assert (await asking).response.text == "what I was about to do"
 
 
+@on_postgres_too
 async def test_a_parked_agent_leaves_memory_and_an_answer_wakes_it(host: Harness) -> None:
     limits = AgentLimits(idle_shutdown_ms=50)
     await host.start(PARKS, GOES_ON, [result("next")], limits=limits)
@@ -569,6 +577,7 @@ async def test_a_parked_agent_leaves_memory_and_an_answer_wakes_it(host: Harness
     assert decisions(await host.log()) == [("a1", "approve")]
 
 
+@on_postgres_too
 async def test_a_parked_agent_out_of_memory_can_be_interrupted(host: Harness) -> None:
     await host.start(PARKS, [result("next")], limits=AgentLimits(idle_shutdown_ms=50))
     run = await host.tell("go")
@@ -587,6 +596,7 @@ async def test_a_prompt_may_interrupt_a_parked_agent_out_of_memory(host: Harness
     assert (await host.ended(run)).failure.reason == "interrupted"
 
 
+@on_postgres_too
 async def test_a_parked_approval_expires_out_of_memory_too(host: Harness) -> None:
     parks = [paused(asked("a1", expires_in_ms=400))]
     await host.start(parks, [result("late")], limits=AgentLimits(idle_shutdown_ms=50))
@@ -596,6 +606,7 @@ async def test_a_parked_approval_expires_out_of_memory_too(host: Harness) -> Non
     assert decisions(await host.log()) == [("a1", "expired")]
 
 
+@on_postgres_too
 async def test_a_notification_waits_for_a_parked_turn(host: Harness) -> None:
     await host.start(PARKS, GOES_ON)
     asking = host.asking("go")

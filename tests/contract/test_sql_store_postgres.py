@@ -17,13 +17,14 @@ from support.sql_programs import event
 from turndock.errors import Code, TurndockError
 from turndock.store.v1 import (
     AppendEventRequest,
+    ExportSessionRequest,
     GetEventsRequest,
     ListRunsRequest,
     SaveSessionRequest,
     WatchEventsRequest,
 )
 from turndock.types.v1 import Page, Session, SessionStatus
-from turndock_server.stores.sql import SqlSessionStore
+from turndock_server.stores.sql import SqlQuery, SqlSessionStore
 from turndock_server.stores.sql.engine_async import AsyncLane
 from turndock_server.stores.sql.transaction import Transaction
 
@@ -215,6 +216,19 @@ async def test_names_are_ordered_by_code_points_whatever_the_databases_locale_is
     server = postgres.server()
     assert server.sql(f"{collations} AND data_type = 'text'", url=url) == "C"
     assert server.sql("SELECT string_agg(id, ' ' ORDER BY id) FROM sessions", url=url) == "B Z a a- a_ b ä"
+
+
+async def test_an_export_leaves_no_transaction_open(url: str) -> None:
+    """It reads by a cursor, which needs one; what is read over the same connection afterwards needs none."""
+    async with opened(url, readers=1) as store:
+        await store.save_session(SaveSessionRequest(session=session()))
+        request = ExportSessionRequest(session_id=SESSION)
+        for _ in range(2):
+            assert len([part async for part in SqlQuery(store).export_session(request)]) == 2
+            await append(store, "other")
+            states = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+            assert postgres.server().sql(states) == "0"
+        assert await numbers_of(store, "other") == [1, 2]
 
 
 # --- What breaks --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support import commands
+from support import commands, postgres
 from support.desks import Desk
 from support.pages import Page
 
@@ -122,13 +122,17 @@ async def test_a_parked_turn_outlives_the_server_and_the_plug_in(tmp_path: Path,
         assert desk.left == ["b", "c"]
 
 
-async def test_a_parked_request_expires_while_no_server_runs(tmp_path: Path, repository: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_parked_request_expires_while_no_server_runs(
+    kind: str, tmp_path: Path, repository: Path
+) -> None:
+    store = ("--store", postgres.server().new_database()) if kind == "postgresql" else ()
     desk = Janitors(tmp_path, repository, "--park", "--patience 3")
-    async with commands.serving(tmp_path, variables=desk.variables) as server:
+    async with commands.serving(tmp_path, *store, variables=desk.variables) as server:
         await desk.ok("agents", "start", "jan", "-b", "janitor")
         run, _ = await desk.asked("a", 1)
         await server.stop(signal.SIGKILL)
-    async with commands.serving(tmp_path, variables=desk.variables):
+    async with commands.serving(tmp_path, *store, variables=desk.variables):
         shown = await desk.json("runs", "show", "jan", run, "--wait", "30")
         assert shown["response"]["text"] == 'expired: {"file":"a"}\n'
         assert await desk.decisions(run) == ["expired"]

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from support import postgres
 from turndock import serving, wire
 from turndock.conformance.maintenance import SUITE, Fixture
 from turndock.ports import ArtifactStore, Maintenance, SessionStore
@@ -68,9 +69,9 @@ async def memory(
 
 
 @asynccontextmanager
-async def sql(folder: Path, driver: str = "sqlite") -> AsyncGenerator[Maintained]:
-    """The SQL store on a file of its own, with artifacts in files."""
-    store = await SqlSessionStore.open(f"{driver}:///{folder / 'store.db'}")
+async def sql(folder: Path, url: str = "") -> AsyncGenerator[Maintained]:
+    """The SQL store on a file of its own or a database, with artifacts in files."""
+    store = await SqlSessionStore.open(url or folder / "store.db")
     artifacts, archive = FileArtifactStore(folder / "artifacts"), MemoryArtifactStore()
     await artifacts.open()
     maintenance = SqlMaintenance(
@@ -86,7 +87,14 @@ async def sql(folder: Path, driver: str = "sqlite") -> AsyncGenerator[Maintained
 @asynccontextmanager
 async def sql_async(folder: Path) -> AsyncGenerator[Maintained]:
     """The SQL store over the asynchronous driver."""
-    async with sql(folder, "sqlite+aiosqlite") as maintained:
+    async with sql(folder, f"sqlite+aiosqlite:///{folder / 'store.db'}") as maintained:
+        yield maintained
+
+
+@asynccontextmanager
+async def sql_postgres(folder: Path) -> AsyncGenerator[Maintained]:
+    """The SQL store on a PostgreSQL database that others have used before."""
+    async with sql(folder, postgres.server().common_database()) as maintained:
         yield maintained
 
 
@@ -120,6 +128,7 @@ MAINTAINED: dict[str, Opener] = {
     "memory": memory,
     "sql": sql,
     "sql-async": sql_async,
+    "postgres": sql_postgres,
     "memory-grpc": remote(memory),
     "sql-grpc": remote(sql),
 }

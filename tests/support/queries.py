@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.session_stores import sql, sql_async
+from support.session_stores import sql, sql_async, sql_postgres
 from turndock.ports import ArtifactStore, Query, SessionStore
 from turndock.remote import RemoteQuery
 from turndock.serving import add_query
@@ -80,6 +80,7 @@ async def memory(folder: Path) -> AsyncGenerator[Stored]:
 QUERIES: dict[str, Opener] = {
     "sql": over(sql),
     "sql-async": over(sql_async),
+    "postgres": over(sql_postgres),
     "memory": memory,
     "sql-grpc": remote(over(sql)),
     "memory-grpc": remote(memory),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from turndock.store.v1 import (
 from turndock.types.v1 import Event, EventType, Run, RunStatus, Session, SessionStatus
 from turndock_server.stores.sql import SqlSessionStore, graves, schema
 from turndock_server.stores.sql.graves import Undertaker
+from turndock_server.stores.sql.postgresql import SessionKey
 
 SESSION = "ses_1"
 MANY = 3 * graves.ROWS_AT_ONCE + 7
@@ -76,10 +77,10 @@ class Gate:
         self._writer = store._writer
         store._undertaker = Undertaker(self)
 
-    async def write(self, work: Any) -> Any:
+    async def write(self, work: Any, sessions: Collection[SessionKey] = ()) -> Any:
         self.reached.set()
         await self.opened.wait()
-        return await self._writer.write(work)
+        return await self._writer.write(work, sessions)
 
 
 async def test_a_large_session_is_deleted_in_small_transactions(tmp_path: Path) -> None:

@@ -7,22 +7,30 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, create_engine, insert
+from sqlalchemy import Connection, Engine, column, create_engine, insert, inspect, table
 
 from support import postgres
 from turndock.errors import TurndockError
 from turndock.store.v1 import (
     AppendEventsRequest,
     ClaimAgentRequest,
+    CountEventsRequest,
+    EventFilter,
     GetEventsRequest,
     GetSessionRequest,
+    GetUsageSummaryRequest,
+    Lifecycle,
     ListRunsRequest,
+    LoadStateRequest,
+    LoadStateResponse,
+    SearchSessionsRequest,
 )
 from turndock.types.v1 import Event, EventType, Fence, Run, RunStatus, Scope, Session, SessionStatus
-from turndock_server.stores.sql import SqlSessionStore, encoding, migrations, schema
+from turndock_server.stores.sql import SqlQuery, SqlSessionStore, encoding, migrations, schema
 from turndock_server.stores.sql.engine import Database
 from turndock_server.stores.sql.products import product_of
 
@@ -193,15 +201,21 @@ async def writing(
         await opened.close()
 
 
-def first_schema(connection: Connection) -> None:
-    """What the first release left behind: tables without a line of today's code, and rows in all of them."""
+def schema_at(revision: str, connection: Connection) -> None:
+    """What an older release left behind: tables without a line of today's code, and rows in all of them."""
     schema.alembic_version.create(connection)
-    migrations.upgrade(connection, to="0001")
-    tables = MetaData()
-    tables.reflect(connection)
+    migrations.upgrade(connection, to=revision)
+    there = inspect(connection)
+    tables = {
+        name: table(name, *(column(each["name"], each["type"]) for each in there.get_columns(name)))
+        for name in there.get_table_names()
+    }
 
-    def put(table: str, **values: object) -> int:
-        rows = tables.tables[table]
+    def put(name: str, **values: object) -> int:
+        if name not in tables:
+            return 0
+        rows = tables[name]
+        values = {key: value for key, value in values.items() if key in rows.columns}
         statement = insert(rows).values(values)
         if "key" not in rows.columns:
             connection.execute(statement)
@@ -209,7 +223,11 @@ def first_schema(connection: Connection) -> None:
         return int(connection.execute(statement.returning(rows.columns["key"])).scalar_one())
 
     session = Session(id="ses_1", agent_id="a1", status=SessionStatus.SESSION_STATUS_ACTIVE, created_at_us=5)
-    run = Run(id="run_1", session_id="ses_1", status=RunStatus.RUN_STATUS_PENDING, prompt="?")
+    session.tags.append("ß")
+    run = Run(id="run_1", session_id="ses_1", status=RunStatus.RUN_STATUS_PENDING, prompt="?", provider="p")
+    run.usage.input_tokens, run.usage.output_tokens = 1 << 40, 2
+    saved = LoadStateResponse(lifecycle=Lifecycle.LIFECYCLE_ON_COMPLETION)
+    saved.snapshot.state_json = '{"n":1}'
     for tenant in ("", "acme"):
         scope = put("scopes", tenant=tenant) if tenant else schema.UNSCOPED_KEY
         key = put(
@@ -233,7 +251,9 @@ def first_schema(connection: Connection) -> None:
             owner="",
             ticket_id="",
             lease_until=0,
+            tag_count=1,
         )
+        put("session_tags", scope=scope, tag="ß", session=key)
         body = Event(
             id="evt_2", session_id="ses_1", time_us=1, sequence=2, incarnation="first", stored_at_us=9
         )
@@ -259,7 +279,26 @@ def first_schema(connection: Connection) -> None:
             prompt_bytes=1,
             unsettled=1,
             body=run.SerializeToString(),
+            scope=scope,
+            provider="p",
+            model="",
+            started_at=0,
+            input_tokens=1 << 40,
+            output_tokens=2,
+            total_tokens=(1 << 40) + 2,
         )
+        snapshot = put(
+            "snapshots",
+            scope=scope,
+            conversation_id="ses_1",
+            agent_id="",
+            body=saved.SerializeToString(),
+            interrupted=1,
+            epoch=7,
+            saved_at=9,
+        )
+        put("snapshot_tokens", snapshot=snapshot, request_id="t", fingerprint=b"f")
+        put("maintenance_answers", scope=scope, request_id="t", fingerprint=b"f", response=b"r")
         put("retry_tokens", session=key, request_id="t", fingerprint=b"f", response=b"r")
         put(
             "tombstones",
@@ -273,13 +312,16 @@ def first_schema(connection: Connection) -> None:
         )
 
 
-async def test_data_of_the_first_schema_is_there_after_every_migration(database: str) -> None:
+@pytest.mark.parametrize("revision", schema.REVISIONS[:-1])
+async def test_data_of_every_schema_there_was_is_there_after_the_migration(
+    database: str, revision: str
+) -> None:
     async with writing(database) as write:
-        await write(first_schema)
-    if max(schema.REVISIONS) != "0001":
-        with pytest.raises(TurndockError, match="MIGRATION_REQUIRED"):
-            await SqlSessionStore.open(database, migrate=False)
+        await write(partial(schema_at, revision))
+    with pytest.raises(TurndockError, match="MIGRATION_REQUIRED"):
+        await SqlSessionStore.open(database, migrate=False)
     store = await SqlSessionStore.open(database)
+    query = SqlQuery(store)
     for scope in (None, Scope(tenant="acme")):
         request = GetSessionRequest(scope=scope, session_id="ses_1")
         session = (await store.get_session(request)).session
@@ -297,6 +339,19 @@ async def test_data_of_the_first_schema_is_there_after_every_migration(database:
             AppendEventsRequest(scope=scope, events=[event], fence=Fence(epoch=8), strict_duplicates=True)
         )
         assert known.results[0].duplicate
+        tagged = await query.search_sessions(SearchSessionsRequest(scope=scope, tags=["ß"]))
+        assert [each.id for each in tagged.sessions] == ["ses_1"]
+        usage = await query.get_usage_summary(GetUsageSummaryRequest(scope=scope, provider="p"))
+        assert usage.totals.total_tokens == (1 << 40) + 2
+        counted = CountEventsRequest(scope=scope, filter=EventFilter(since_us=1))
+        assert (await query.count_events(counted)).event_count == 1
+        if revision >= "0002":
+            load = LoadStateRequest(scope=scope, agent_id="a1", conversation_id="ses_1")
+            found = await store.agent_persistence.load_state(load)
+            assert found.snapshot.state_json == '{"n":1}'
+        if revision >= "0003":
+            kept = await store.upkeep().answer(scope.tenant if scope else "", "t")
+            assert kept == (b"f", b"r")
     await store.close()
     await (await SqlSessionStore.open(database, migrate=False)).close()
 

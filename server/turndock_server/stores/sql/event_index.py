@@ -6,14 +6,15 @@ where there are most of them and nobody searches yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from turndock.types.v1 import Event
 from turndock_server.stores.sql.encoding import run_key
+from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import event_index, events, sessions
 from turndock_server.stores.sql.transaction import Transaction
@@ -21,6 +22,17 @@ from turndock_server.stores.sql.transaction import Transaction
 AT_ONCE: Final = 1_000
 """Most events that are indexed in one transaction."""
 
+_BEHIND: Final = sessions.c.last_sequence - sessions.c.indexed_through
+_LOGS: Final = (
+    select(sessions.c.key, sessions.c.indexed_through, sessions.c.last_sequence)
+    .where(
+        sessions.c.scope == bindparam("scope"),
+        sessions.c.id.in_(bindparam("ids", expanding=True)),
+        sessions.c.last_sequence > sessions.c.indexed_through,
+    )
+    .order_by(sessions.c.id)
+    .with_for_update(key_share=True)
+)
 _UNINDEXED: Final = select(events.c.sequence, events.c.type, events.c.run, events.c.body).where(
     events.c.session == bindparam("session"),
     events.c.sequence.between(bindparam("first"), bindparam("last")),
@@ -37,32 +49,37 @@ def name_key(name: str) -> int:
     return run_key(name)
 
 
-def behind(connection: Connection, partition: Partition | None, session_ids: Sequence[str]) -> int | None:
-    """Key of the partition if some of its events are not indexed; only those of these sessions, if there are any."""
+def behind(
+    connection: Connection, partition: Partition | None, session_ids: Sequence[str]
+) -> tuple[list[SessionKey], bool]:
+    """Sessions of the partition with events that are not indexed, as many as are indexed at once, and if these are all.
+
+    Only some of these sessions, if any are named.
+    """
     if partition is None:
-        return None
-    statement = select(sessions.c.key).where(*_is_behind(partition.key, session_ids)).limit(1)
-    return None if connection.execute(statement).first() is None else partition.key
-
-
-def _is_behind(scope: int, session_ids: Sequence[str]) -> list[ColumnElement[bool]]:
-    wanted = [sessions.c.scope == scope, sessions.c.last_sequence > sessions.c.indexed_through]
+        return [], True
+    scope = partition.key
+    wanted = select(sessions.c.id, _BEHIND).where(sessions.c.scope == scope, _BEHIND > 0).limit(AT_ONCE)
     if session_ids:
-        wanted.append(sessions.c.id.in_(sorted(set(session_ids))))
-    return wanted
-
-
-def index_some(tx: Transaction, scope: int, session_ids: Sequence[str]) -> bool:
-    """Index what is not, up to `AT_ONCE` events. Returns whether there may be more."""
+        wanted = wanted.where(sessions.c.id.in_(sorted(set(session_ids))))
+    found: list[SessionKey] = []
     room = AT_ONCE
-    logs = tx.connection.execute(
-        select(sessions.c.key, sessions.c.indexed_through, sessions.c.last_sequence)
-        .where(*_is_behind(scope, session_ids))
-        .limit(AT_ONCE)
-    ).all()
-    for key, indexed_through, last_sequence in logs:
+    for session_id, missing in connection.execute(wanted):
+        found.append((scope, session_id))
+        room -= missing
         if room <= 0:
-            return True
+            break
+    return found, room > 0 and len(found) < AT_ONCE
+
+
+def index_some(tx: Transaction, logs: Collection[SessionKey]) -> bool:
+    """Index what is not of these sessions of one scope, up to `AT_ONCE` events. Whether that was all."""
+    room = AT_ONCE
+    (scope,) = {scope for scope, _ in logs}
+    wanted = {"scope": scope, "ids": [session_id for _, session_id in logs]}
+    for key, indexed_through, last_sequence in tx.connection.execute(_LOGS, wanted).all():
+        if room <= 0:
+            return False
         through = min(last_sequence, indexed_through + room)
         room -= through - indexed_through
         arguments = {"session": key, "first": indexed_through + 1, "last": through}
@@ -80,7 +97,7 @@ def index_some(tx: Transaction, scope: int, session_ids: Sequence[str]) -> bool:
         if rows:
             tx.connection.execute(_INSERT, rows)
         tx.connection.execute(_ADVANCE, {"row": key, "through": through})
-    return len(logs) == AT_ONCE or room <= 0
+    return room > 0
 
 
 def _said(body: bytes) -> dict[str, Any]:

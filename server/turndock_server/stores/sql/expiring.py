@@ -35,6 +35,9 @@ def soft_delete(
     tx: Transaction, partition: Partition, session_ids: Collection[str], policy: Policy, now_us: int
 ) -> list[str]:
     """See `Upkeep.soft_delete`."""
+    rows.load_all(
+        tx, partition, session_ids
+    )  # locks them: what is decided by below does not change meanwhile
     wanted = _expired(partition, policy, now_us).where(sessions.c.id.in_(session_ids))
     marked: list[str] = []
     for row in tx.connection.execute(wanted.order_by(sessions.c.id)).all():
@@ -58,11 +61,12 @@ def hard_delete(
     tx: Transaction, partition: Partition, session_id: str, before_us: int
 ) -> tuple[bool, int | None]:
     """See `Upkeep.hard_delete`. Whether it was, and as `sessions.bury`."""
+    found = rows.load(tx, partition, session_id)
     wanted = _condemned(partition, before_us, tx.now_us).where(sessions.c.id == session_id)
     row = tx.connection.execute(wanted).first()
     if row is None or not is_free(Session.FromString(row.body)):
         return False, None
-    return True, session_rows.bury(tx, rows.load(tx, partition, session_id))
+    return True, session_rows.bury(tx, found)
 
 
 def saved(connection: Connection, partition: Partition, session_ids: Collection[str]) -> frozenset[str]:
@@ -81,10 +85,11 @@ def idle_counters(connection: Connection, partition: Partition, now_us: int, spa
 
 def remove_counter(tx: Transaction, partition: Partition, session_id: str) -> tuple[bool, int | None]:
     """See `Upkeep.remove_counter`. Whether it was, and as `sessions.bury`."""
+    found = rows.load(tx, partition, session_id)
     wanted = _idle_counters(partition, tx.now_us).where(sessions.c.id == session_id, ~_HAS_EVENT)
     if tx.connection.execute(wanted).first() is None:
         return False, None
-    return True, session_rows.bury(tx, rows.load(tx, partition, session_id))
+    return True, session_rows.bury(tx, found)
 
 
 def orphaned_rows(connection: Connection, partition: Partition, table: Any) -> int:

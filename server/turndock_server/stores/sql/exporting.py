@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, Connection, cast, literal_column, null, selec
 
 from turndock.types.v1 import Run, Session
 from turndock_server.stores.spool import Spool
+from turndock_server.stores.sql.postgresql import at_one_moment
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.runs import visible as visible_run
 from turndock_server.stores.sql.schema import runs, sessions
@@ -68,7 +69,10 @@ def begin(
     statement = select(both.c.part, both.c.body, both.c.number, both.c.name).order_by(*order)
     session: Session | None = None
     run_count = 0
-    with connection.execute(statement, execution_options={"yield_per": _AT_ONCE}) as rows:
+    with (
+        at_one_moment(connection),
+        connection.execute(statement, execution_options={"yield_per": _AT_ONCE}) as rows,
+    ):
         for part, body, number, name in rows:
             if part == 0:
                 session = visible_session(body, partition.tenant, name, number)

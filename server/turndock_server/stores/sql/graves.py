@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, select, update
 
 from turndock_server.stores.pace import paced
+from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.schema import GRAVEYARD_KEY, NEVER, events, retry_tokens, runs, sessions
 from turndock_server.stores.sql.transaction import Transaction, Write
 
@@ -25,6 +26,7 @@ ROWS_AT_ONCE: Final = 1_000
 """Most rows that are deleted in one transaction: some ten milliseconds."""
 
 _GRAVES: Final = select(sessions.c.key).where(sessions.c.scope == GRAVEYARD_KEY)
+_GRAVE: Final = select(sessions.c.key).where(sessions.c.key == bindparam("row")).with_for_update()
 _LEFT_OF_EVENTS: Final = (
     select(events.c.sequence)
     .where(events.c.session == bindparam("row"))
@@ -74,6 +76,8 @@ def bury(tx: Transaction, session_key: int, limit: int = ROWS_AT_ONCE) -> bool:
 
 def dig(tx: Transaction, session_key: int, limit: int = ROWS_AT_ONCE) -> bool:
     """Delete more of a buried session's rows. Whether some are left."""
+    if tx.connection.execute(_GRAVE, {"row": session_key}).first() is None:
+        return False  # another process has finished it
     is_done = _delete_rows(tx, session_key, limit)
     if is_done:
         tx.connection.execute(delete(sessions).where(sessions.c.key == session_key))
@@ -113,7 +117,7 @@ def _delete_rows(tx: Transaction, session_key: int, limit: int) -> bool:
 class Writes(Protocol):
     """Whoever makes writes."""
 
-    async def write(self, work: Write[bool]) -> bool: ...
+    async def write(self, work: Write[bool], sessions: Collection[SessionKey] = ()) -> bool: ...
 
 
 class Undertaker:
@@ -152,9 +156,10 @@ class Undertaker:
 
     async def _dig(self, session_key: int) -> None:
         is_left = True
+        grave = (GRAVEYARD_KEY, str(session_key))
         while is_left and not self._is_closed:
             async with paced():
-                is_left = await self._writer.write(lambda tx: dig(tx, session_key))
+                is_left = await self._writer.write(lambda tx: dig(tx, session_key), (grave,))
 
     def _ended(self, session_key: int, task: asyncio.Task[Any]) -> None:
         del self._tasks[session_key]

@@ -32,7 +32,7 @@ from turndock_server.stores.sql import sessions
 from turndock_server.stores.sql.appends import Append, Book
 from turndock_server.stores.sql.rows import Partition, SessionRow, fence_of
 from turndock_server.stores.sql.runs import RunRow
-from turndock_server.stores.sql.schema import NEVER, runs
+from turndock_server.stores.sql.schema import NEVER, runs, scopes
 from turndock_server.stores.sql.schema import sessions as sessions_table
 from turndock_server.stores.sql.tokens import once
 from turndock_server.stores.sql.transaction import Transaction
@@ -48,8 +48,10 @@ _COUNTS: Final = (
     .where(runs.c.session == bindparam("session"), runs.c.unsettled == 1)
     .group_by(runs.c.status)
 )
+# Whoever adds to a scope that is bounded waits for those who do so in other sessions.
+_SCOPE: Final = select(scopes.c.key).where(scopes.c.key == bindparam("scope")).with_for_update(key_share=True)
 _COUNT_OF_SCOPE: Final = (
-    select(func.count(), func.sum(runs.c.prompt_bytes))
+    select(func.count(), cast(func.sum(runs.c.prompt_bytes), BigInteger))
     .join_from(runs, sessions_table, runs.c.session == sessions_table.c.key)
     .where(
         runs.c.unsettled == 1,
@@ -79,6 +81,7 @@ def enqueue(tx: Transaction, partition: Partition, request: EnqueueRunRequest) -
     if request.HasField("limits"):
         rules.admit(request.run, waiting, request.limits, front=request.front)
         if rules.bounds_scope(request.limits):
+            tx.connection.execute(_SCOPE, {"scope": partition.key})
             count, size = tx.connection.execute(_COUNT_OF_SCOPE, {"scope": partition.key}).one()
             rules.admit_to_scope(request.run, waiting, count, size or 0, request.limits, front=request.front)
     session_key = session_rows.ensure(tx, session, fence)

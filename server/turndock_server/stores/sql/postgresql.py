@@ -11,7 +11,8 @@ several hosts, `search_path`); what it does not say is taken from PGHOST, PGSSLM
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, tuple_
@@ -68,6 +69,21 @@ def committed(connection: Connection) -> str:
     """Differs from what was told before if anybody has committed anything since: which transactions are visible."""
     snapshot: str = connection.exec_driver_sql("SELECT pg_current_snapshot()::text").scalar_one()
     return snapshot
+
+
+@contextmanager
+def at_one_moment(connection: Connection) -> Generator[None]:
+    """Let a connection that reads fetch the rows of one statement by and by, as they are at one moment.
+
+    A cursor lives no longer than a transaction. In SQLite a statement is one anyway.
+    """
+    if connection.dialect.name != "postgresql":
+        yield
+        return
+    connection.rollback()  # of nothing, as the connection is in autocommit: its mode changes only in between
+    connection.execution_options(isolation_level="REPEATABLE READ")  # until it is given back
+    with connection.begin():
+        yield
 
 
 def clock_us(connection: Connection) -> int:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from turndock.types.v1 import EventType
 from turndock_server.stores.maintenance.policy import PROTECTED, Policy
 from turndock_server.stores.maintenance.upkeep import Ids, Place, Spare, Spares
-from turndock_server.stores.sql import encoding
+from turndock_server.stores.sql import encoding, rows
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import events, runs, sessions
 from turndock_server.stores.sql.transaction import Transaction
@@ -104,6 +104,7 @@ def bodies(connection: Connection, partition: Partition, chosen: Sequence[Spare]
 
 def prune(tx: Transaction, partition: Partition, chosen: Sequence[Spare]) -> int:
     """See `Upkeep.prune`."""
+    rows.load_all(tx, partition, {event.session_id for event in chosen})  # locks them
     ordered = sorted(chosen, key=lambda event: (event.session_id, event.sequence))
     return sum(
         _prune(tx, partition, list(session))

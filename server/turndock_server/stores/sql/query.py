@@ -157,12 +157,13 @@ class SqlQuery:
         A piece at a time, so that other writers have their turns; given up between two, it goes on with the next call.
         """
         while True:
-            scope = await self._read(
+            logs, are_all = await self._read(
                 tenant, lambda connection, partition: event_index.behind(connection, partition, session_ids)
             )
-            if scope is None or not await self._store.write(
-                partial(event_index.index_some, scope=scope, session_ids=session_ids)
-            ):
+            if not logs:
+                return
+            is_done = await self._store.write(partial(event_index.index_some, logs=logs), logs)
+            if are_all and is_done:
                 return
 
     async def _read(self, tenant: str, work: Callable[[Connection, Partition | None], T]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -20,6 +20,7 @@ from turndock.types.v1 import Session
 from turndock_server.stores import checks, rules
 from turndock_server.stores import snapshots as snapshot_rules
 from turndock_server.stores.snapshots import Owner
+from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.rows import Partition, fence_of, load
 from turndock_server.stores.sql.schema import NEVER, sessions, snapshot_tokens, snapshots
 from turndock_server.stores.sql.transaction import Transaction, Write
@@ -43,7 +44,7 @@ _TOKEN: Final = select(snapshot_tokens.c.fingerprint).where(
 class Writes(Protocol):
     """Makes a write, as `Writer.write`."""
 
-    def __call__(self, work: Write[T], /) -> Awaitable[T]: ...
+    def __call__(self, work: Write[T], sessions: Collection[SessionKey], /) -> Awaitable[T]: ...
 
 
 class Reads(Protocol):
@@ -77,7 +78,9 @@ class SqlAgentPersistence:
         partition = await self._partition(request)
         saved = LoadStateResponse(snapshot=request.snapshot, lifecycle=request.lifecycle)
         values = {"body": saved.SerializeToString()}
-        await self._write(lambda tx: _write(tx, partition, owner, request, values))
+        await self._write(
+            lambda tx: _write(tx, partition, owner, request, values), [(partition.key, owner[0])]
+        )
         return PersistStateResponse()
 
     async def load_state(self, request: LoadStateRequest) -> LoadStateResponse:
@@ -105,14 +108,14 @@ class SqlAgentPersistence:
             if _write(tx, partition, owner, request, values):
                 _show(tx, partition, owner[0], is_interrupted=request.interrupted)
 
-        await self._write(write)
+        await self._write(write, [(partition.key, owner[0])])
         return SetInterruptedResponse()
 
 
 def forget(tx: Transaction, scope: int, session_id: str) -> None:
     """Take away what belongs to a session that is deleted."""
     is_its = (snapshots.c.scope == scope) & (snapshots.c.conversation_id == session_id)
-    key = tx.connection.execute(select(snapshots.c.key).where(is_its)).scalar()
+    key = tx.connection.execute(select(snapshots.c.key).where(is_its).with_for_update()).scalar()
     if key is not None:
         tx.connection.execute(delete(snapshot_tokens).where(snapshot_tokens.c.snapshot == key))
         tx.connection.execute(delete(snapshots).where(snapshots.c.key == key))
@@ -122,6 +125,8 @@ def _write(
     tx: Transaction, partition: Partition, owner: Owner, request: snapshot_rules.Write, values: dict[str, Any]
 ) -> bool:
     """Change a snapshot's row; False if that was done before. Raises FENCED, IDEMPOTENCY_CONFLICT."""
+    # Locked first, as by whoever deletes it, so that nobody waits in a ring.
+    session = load(tx, partition, owner[0]) if owner[0] else None
     found = tx.connection.execute(_FIND, _place(partition, owner)).first()
     key, epoch = (found.key, found.epoch) if found is not None else (None, 0)
     fingerprint = rules.fingerprint(request) if request.request_id else b""
@@ -132,8 +137,7 @@ def _write(
         if known is not None:
             return False
     fence = fence_of(request)
-    if owner[0]:
-        session = load(tx, partition, owner[0])
+    if session is not None:
         session.epoch = epoch = max(session.epoch, epoch)
         session.check_fence(fence, tx.now_us)
     elif fence is not None and fence.epoch < epoch:

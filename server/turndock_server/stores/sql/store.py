@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -313,9 +313,9 @@ class SqlSessionStore(SqlMailbox):
         """What a function reads in a partition, which is None if nothing was ever stored in it."""
         return await self._read(lambda connection: work(connection, self._scopes.find(connection, tenant)))
 
-    async def write(self, work: Write[T]) -> T:
-        """What a function does and answers, committed together with other writes."""
-        return await self._writer.write(work)
+    async def write(self, work: Write[T], sessions: Collection[SessionKey] = ()) -> T:
+        """What a function does to these sessions and answers, committed together with other writes."""
+        return await self._writer.write(work, sessions)
 
     async def watch_events(self, request: WatchEventsRequest) -> AsyncGenerator[WatchEventsResponse]:
         """Streams a log. A session made anew is streamed from its beginning, under its own incarnation."""

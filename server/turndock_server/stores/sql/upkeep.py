@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, insert, select
@@ -11,6 +11,7 @@ from turndock_server.stores.maintenance.policy import Policy
 from turndock_server.stores.maintenance.upkeep import Ids, Mismatch, Place, Spare, Spares
 from turndock_server.stores.sql import expiring, pruning, scopes
 from turndock_server.stores.sql.graves import Undertaker
+from turndock_server.stores.sql.postgresql import SessionKey
 from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import GRAVEYARD_KEY, events, maintenance_answers, runs
 from turndock_server.stores.sql.schema import scopes as scopes_table
@@ -30,7 +31,7 @@ class Reads(Protocol):
 class Writes(Protocol):
     """Whoever writes."""
 
-    async def write(self, work: Write[T]) -> T: ...
+    async def write(self, work: Write[T], sessions: Collection[SessionKey] = ()) -> T: ...
 
 
 class SqlUpkeep:
@@ -65,7 +66,8 @@ class SqlUpkeep:
         self, partition: str, session_ids: Sequence[str], policy: Policy, now_us: int
     ) -> Sequence[str]:
         none: list[str] = []
-        return await self._change(partition, none, expiring.soft_delete, session_ids, policy, now_us)
+        change = expiring.soft_delete
+        return await self._change(partition, none, session_ids, change, session_ids, policy, now_us)
 
     async def condemned(self, partition: str, before_us: int, after: str, limit: int) -> Ids:
         return await self._look(
@@ -108,7 +110,8 @@ class SqlUpkeep:
         return await self._look(partition, none, pruning.bodies, events)
 
     async def prune(self, partition: str, events: Sequence[Spare]) -> int:
-        return await self._change(partition, 0, pruning.prune, events)
+        session_ids = {event.session_id for event in events}
+        return await self._change(partition, 0, session_ids, pruning.prune, events)
 
     # --- What fits nothing ---------------------------------------------------------------------------------------
 
@@ -166,20 +169,28 @@ class SqlUpkeep:
 
         return await self._read(read)
 
-    async def _change(self, partition: str, nothing: T, change: Callable[..., T], *arguments: Any) -> T:
-        """The same for a function of a transaction, which is one write."""
+    async def _change(
+        self,
+        partition: str,
+        nothing: T,
+        session_ids: Collection[str],
+        change: Callable[..., T],
+        *arguments: Any,
+    ) -> T:
+        """The same for a function of a transaction, which is one write to these sessions."""
         found = await self._read(lambda connection: self._scopes.find(connection, partition))
         if found is None:
             return nothing
         known = found
-        return await self._writer.write(lambda tx: change(tx, known, *arguments))
+        keys = [(known.key, session_id) for session_id in session_ids]
+        return await self._writer.write(lambda tx: change(tx, known, *arguments), keys)
 
     async def _remove(
-        self, partition: str, remove: Callable[..., tuple[bool, int | None]], *arguments: Any
+        self, partition: str, remove: Callable[..., tuple[bool, int | None]], session_id: str, *more: Any
     ) -> bool:
         """Remove a session. It is gone with the first write; what is left of its rows goes before this returns."""
         nothing: tuple[bool, int | None] = (False, None)
-        is_gone, left = await self._change(partition, nothing, remove, *arguments)
+        is_gone, left = await self._change(partition, nothing, [session_id], remove, session_id, *more)
         if left is not None:
             await self._undertaker.finish(left)
         return is_gone

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     and_,
     case,
+    cast,
     func,
     literal_column,
     select,
@@ -33,8 +34,14 @@ from turndock_server.stores.sql.rows import Partition
 from turndock_server.stores.sql.schema import events, runs, sessions
 from turndock_server.stores.sql.searches import RUNS_AND_SESSIONS, of_partition
 
+
+def _total(counts: ColumnElement[int]) -> ColumnElement[int]:
+    """Their sum as the integer it is: PostgreSQL's sum of such is a decimal."""
+    return cast(func.sum(counts), BigInteger)
+
+
 _SUMS: Final = (
-    *(func.sum(runs.c[name]).label(name) for name in spending.COUNTS),
+    *(_total(runs.c[name]).label(name) for name in spending.COUNTS),
     func.sum(runs.c.cost_usd).label("cost_usd"),
 )
 _IS_REPORTED: Final = func.coalesce(*(runs.c[name] for name in spending.COUNTS)).is_not(None)
@@ -135,7 +142,7 @@ def cost_summary(
             runs.c.model,
             period.label("period"),
             func.count().label("run_count"),
-            func.sum(_CACHED).label("cached"),
+            _total(_CACHED).label("cached"),
             func.sum(case((_IS_PRICELESS, 1), else_=0)).label("priceless"),
             *_SUMS,
         )
