@@ -22,12 +22,17 @@ from turndock.store.v1 import (
     AppendEventsResponse,
     ClaimAgentRequest,
     DeleteSessionRequest,
+    EventFilter,
     GetEventsRequest,
     GetLatestSequenceRequest,
     GetSessionRequest,
+    ListOrphansRequest,
     ListRunsRequest,
     ListSessionsRequest,
     SaveSessionRequest,
+    SearchEventsRequest,
+    SearchRunsRequest,
+    SearchSessionsRequest,
 )
 from turndock.types.v1 import Fence, Session, SessionStatus
 from turndock_server.holding import hold
@@ -35,11 +40,11 @@ from turndock_server.stores.copying import Report, tables
 from turndock_server.stores.copying.ends import End, copy_store
 from turndock_server.stores.copying.rows import Name, Rows
 from turndock_server.stores.memory import MemorySessionStore
-from turndock_server.stores.sql import SqlSessionStore, schema
+from turndock_server.stores.sql import SqlQuery, SqlSessionStore, graves, schema
 from turndock_server.stores.sql.opening import open_database
 
-SESSIONS = 4 * len(full_store.TENANTS)
-SAVED = 3 * len(full_store.TENANTS)
+SESSIONS = 5 * len(full_store.TENANTS)
+SAVED = 4 * len(full_store.TENANTS)
 
 
 def place(kind: str, folder: Path, name: str) -> str:
@@ -86,6 +91,33 @@ async def plugin(store: SessionStore) -> AsyncGenerator[str]:
         await server.stop(None)
 
 
+async def found_in(store: SqlSessionStore) -> list[object]:
+    """What a store's searches find, by what it has made of its rows for them."""
+    query, found = SqlQuery(store), list[object]()
+    for tenant in full_store.TENANTS:
+        where = scope(tenant)
+        assert await store.upkeep().answer(tenant, "m1") == (b"fingerprint", b"answer")
+        tagged = await query.search_sessions(SearchSessionsRequest(scope=where, tags=["a"]))
+        assert {each.id for each in tagged.sessions} >= {"ses_0", "ses_parked"}
+        (spent,) = (await query.search_runs(SearchRunsRequest(scope=where, provider="p"))).runs
+        assert spent.usage.total_tokens == full_store.TOKENS
+        events = await query.search_events(SearchEventsRequest(scope=where, filter=EventFilter(since_us=1)))
+        found += [tagged, spent, events]
+    orphans = await store.list_orphans(ListOrphansRequest(owner="h", sole_host=True))
+    names = {each.id for each in orphans.sessions}
+    assert "ses_parked" not in names
+    return [*found, names]
+
+
+async def graves_in(at: str) -> int:
+    """How many deleted sessions have rows left."""
+    database = await open_database(at)
+    try:
+        return len(await database.read(graves.graves))
+    finally:
+        await database.close()
+
+
 ALL = [("sqlite", "postgresql"), ("postgresql", "sqlite"), ("sqlite", "sqlite"), ("postgresql", "postgresql")]
 
 
@@ -106,7 +138,10 @@ async def test_a_copy_has_every_row_and_goes_on_where_the_original_stopped(
         name: digest for name, digest in (await digests(target)).items() if digest in report.digests.values()
     }
 
-    async with opened(target) as store:
+    assert (await graves_in(source), await graves_in(target)) == (len(full_store.TENANTS), 0)
+    async with opened(source) as one, opened(target) as store:
+        searched = [await found_in(each) for each in (one, store)]
+        assert searched[0] == searched[1]
         assert (await store.get_session(GetSessionRequest(session_id="ses_1"))).session == session
         copied = await store.get_events(GetEventsRequest(session_id="ses_2"))
         assert copied == page  # numbers, incarnation, times and floor
@@ -148,7 +183,7 @@ async def test_one_scope_can_be_copied_alone(tmp_path: Path) -> None:
     source, target = place("sqlite", tmp_path, "from"), place("postgresql", tmp_path, "to")
     async with opened(source) as store:
         await fill(store)
-    assert (await copy(source, target, tenant="acme")).copied == 4
+    assert (await copy(source, target, tenant="acme")).copied == 5
     async with opened(target) as store:
         listed = await store.list_sessions(ListSessionsRequest(every_scope=True))
         assert {session.scope.tenant for session in listed.sessions} == {"acme"}

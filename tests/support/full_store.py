@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
+
 from support.sql_programs import event
 from turndock.store.v1 import (
     AppendEventsRequest,
@@ -27,11 +29,15 @@ from turndock.types.v1 import (
     Session,
     SessionStatus,
 )
-from turndock_server.stores.sql import SqlSessionStore
+from turndock_server.stores.sql import SqlSessionStore, graves, schema
 from turndock_server.stores.sql.transaction import Transaction
 
 TENANTS = ("", "acme", "ümläut")
 TOKEN = "append-once"
+WAKES_AT_US = 1 << 60
+"""Until when the parked session of each scope waits."""
+TOKENS = 1 << 40
+"""What its run has spent."""
 
 
 def scope(tenant: str) -> Scope | None:
@@ -107,16 +113,35 @@ async def fill(store: SqlSessionStore, *, is_pruned: bool = True, is_claimed: bo
         )
         snapshot.snapshot.state_json = '{"n":1}'
         await store.agent_persistence.persist_state(snapshot)
+        await store.upkeep().remember(tenant, "m1", b"fingerprint", b"answer")
+        parked = Session(
+            id="ses_parked", agent_id="patient", status=SessionStatus.SESSION_STATUS_PAUSED, tags=["a"]
+        )
+        parked.agent.parked.wake_at_us = WAKES_AT_US
+        run = Run(id="waits", session_id=parked.id, status=RunStatus.RUN_STATUS_RUNNING, provider="p")
+        run.usage.total_tokens = TOKENS
+        batch = EventBatch(events=[event(parked.id, run.id)])
+        await store.flush(FlushRequest(scope=where, session=parked, run=run, events=batch))
+        doomed = fixed_events("doomed", 5)
+        await store.append_events(AppendEventsRequest(scope=where, events=doomed))
         # A log and a run of a session that nobody has saved.
         await store.append_events(AppendEventsRequest(scope=where, events=[event("bare")]))
         bare = Run(id="run_0", session_id="bare", status=RunStatus.RUN_STATUS_RUNNING)
         await store.save_run(SaveRunRequest(scope=where, run=bare))
+    await store._writer.write(_bury)
     if is_claimed:
         claim = ClaimAgentRequest(session_id="ses_1", owner="host", ticket_id="t", lease_ms=60_000)
         for _ in range(3):
             await store.claim_agent(claim)
     if is_pruned:
         await store._writer.write(_prune)
+
+
+def _bury(tx: Transaction) -> None:
+    """Delete the doomed sessions up to some of their rows, as a process does that dies meanwhile."""
+    doomed = tx.connection.execute(select(schema.sessions.c.key).where(schema.sessions.c.id == "doomed"))
+    for key in doomed.scalars().all():
+        assert graves.bury(tx, key, limit=2)
 
 
 def _prune(tx: Transaction) -> None:
