@@ -29,19 +29,18 @@ from turndock_server.stores.sql import SqlSessionStore
 RED = Scope(tenant="red")
 
 
-@pytest.fixture(params=PERSISTENCES)
-async def local(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[AgentPersistence]:
-    async with PERSISTENCES[request.param](tmp_path) as opened:
-        yield opened
+# A channel in between is the same for every database.
+WAYS = [
+    (name, way) for name in PERSISTENCES for way in ("direct", "grpc") if (name, way) != ("postgres", "grpc")
+]
 
 
-@pytest.fixture(params=["direct", "grpc"])
-async def persistence(
-    request: pytest.FixtureRequest, local: AgentPersistence
-) -> AsyncGenerator[AgentPersistence]:
+@pytest.fixture(params=WAYS, ids="-".join)
+async def persistence(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[AgentPersistence]:
+    name, way = request.param
     async with AsyncExitStack() as stack:
-        is_remote = request.param == "grpc"
-        yield await stack.enter_async_context(behind_grpc(local)) if is_remote else local
+        local = await stack.enter_async_context(PERSISTENCES[name](tmp_path))
+        yield await stack.enter_async_context(behind_grpc(local)) if way == "grpc" else local
 
 
 @pytest.mark.parametrize("case", [case.name for case in SUITE])

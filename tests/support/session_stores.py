@@ -116,6 +116,5 @@ STORES: dict[str, Opener] = {
     "memory-grpc": remote(memory),
     "sql-grpc": remote(sql),
     "postgres": sql_postgres,
-    "postgres-grpc": remote(sql_postgres),
 }
-"""Every implementation there is, by name."""
+"""Every implementation there is, by name. A channel in between is the same for every database."""
