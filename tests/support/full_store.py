@@ -120,8 +120,8 @@ async def fill(store: SqlSessionStore, *, is_pruned: bool = True, is_claimed: bo
         parked.agent.parked.wake_at_us = WAKES_AT_US
         run = Run(id="waits", session_id=parked.id, status=RunStatus.RUN_STATUS_RUNNING, provider="p")
         run.usage.total_tokens = TOKENS
-        batch = EventBatch(events=[event(parked.id, run.id)])
-        await store.flush(FlushRequest(scope=where, session=parked, run=run, events=batch))
+        told = EventBatch(events=[event(parked.id, run.id)])
+        await store.flush(FlushRequest(scope=where, session=parked, run=run, events=told))
         doomed = fixed_events("doomed", 5)
         await store.append_events(AppendEventsRequest(scope=where, events=doomed))
         # A log and a run of a session that nobody has saved.
