@@ -153,8 +153,9 @@ async def test_an_export_without_its_end_is_no_export() -> None:
 
 async def test_an_export_that_fails_at_once_writes_not_even_a_header() -> None:
     async def parts() -> AsyncIterator[ExportSessionResponse]:
+        async for part in stream():
+            yield part
         raise not_found("session", "s")
-        yield
 
     with pytest.raises(TurndockError, match="not found"):
         await anext(exports.json_lines(parts()))
