@@ -422,6 +422,9 @@ class App:
             started_at_us=self._started_at_us,
             host_id=self._host_id,
             live_agents=self._host.roster.size if self._host else 0,
+            services=self._services,
+            agent_persistence=settings.persistence.kind,
+            credentials=settings.credentials,
         )
 
 

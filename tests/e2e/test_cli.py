@@ -277,7 +277,11 @@ async def test_info_says_what_the_server_offers(shell: Shell) -> None:
     info = await shell.json("info")
     assert "echo" in info["backends"]
     assert (info["session_store"], info["artifact_store"]) == ("sqlite", "files")
-    assert "largest prompt    1.0 MiB" in await shell.ok("info")
+    said = await shell.ok("info")
+    assert "largest prompt    1.0 MiB" in said
+    assert "services          AgentHost, SessionStore, ArtifactStore, Maintenance, Query\n" in said
+    assert "snapshots in      none\n" in said
+    assert "credentials       (nobody is asked for any)\n" in said
     refused = await shell.run("agents", "start", "ann", "-b", "ecko")
     assert refused.code == 1
     assert "'ecko' is not one of" in refused.err

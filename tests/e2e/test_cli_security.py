@@ -48,6 +48,10 @@ async def test_a_server_is_set_up_and_used_with_tokens_over_tls(folder: Path) ->
         for scope in ((), ("--scope", "red")):  # The credentials say which it is.
             assert "demo" in (await run("sessions", "list", *scope)).out
         assert "in scope" in (await run("info")).out
+        assert "credentials       token\n" in (await run("info")).out
+        distrust = await run("info", variables={**known, "TURNDOCK_TLS_CA": ""})
+        assert (distrust.code, "the certificate is not trusted" in distrust.err) == (4, True)
+        assert "Handshake failed" not in distrust.err
 
         refused = await run("agents", "list", variables=where)
         assert (refused.code, "UNAUTHENTICATED" in refused.err) == (1, True)
@@ -98,7 +102,7 @@ async def test_tokens_need_a_file_and_a_scope(tmp_path: Path) -> None:
     ended = await commands.run(
         "tokens", "create", "ann", "--role", "observer", "--file", "t.json", cwd=tmp_path
     )
-    assert (ended.code, "needs a scope" in ended.err) == (1, True)
+    assert (ended.code, "needs a scope" in ended.err, "--scope TENANT" in ended.err) == (2, True, True)
     assert not (tmp_path / "t.json").exists()
 
 

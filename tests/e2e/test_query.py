@@ -122,7 +122,7 @@ async def test_the_command_line_searches_and_adds_up(server: Server, tmp_path: P
     assert (await parsed("usage", "--cost", "--agent", "ann"))["total_cost_usd"] == 3.0
     (tmp_path / "others.toml").write_text(PRICES.replace('"echo"', '"other"'))
     table = await ok("usage", "--cost", "--prices", "others.toml")
-    assert "1 runs have tokens, but neither a cost nor a price" in table
+    assert "1 run has tokens, but neither a cost nor a price" in table
 
 
 @pytest.mark.parametrize("is_searchable", [True, False])

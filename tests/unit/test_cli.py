@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from turndock import events
+from turndock.errors import TurndockError
 from turndock.types.v1 import (
     ArtifactReference,
     Event,
@@ -24,6 +25,7 @@ from turndock.types.v1 import (
 )
 from turndock_server import __version__
 from turndock_server.cli import artifacts, output
+from turndock_server.cli.connection import refused
 from turndock_server.cli.rendering import event_line, gist
 from turndock_server.cli.root import app
 
@@ -257,3 +259,41 @@ def test_R_01_a_wrong_policy_is_named_before_anybody_is_called(
     result = run("maintenance", "run", *arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("server", "message", "advice"),
+    [
+        ("grpcs://h:1", "SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED: unable to get", "--tls-ca"),
+        ("grpcs://h:1", "Hostname Verification Check failed.", "--tls-ca"),
+        ("grpcs://h:1", "SSL_ERROR_SSL: error: WRONG_VERSION_NUMBER", "Leave out grpcs://"),
+        ("127.0.0.1:1", "last error: UNKNOWN: Connection refused", "`turndock serve` starts one"),
+        ("127.0.0.1:1", "Socket closed", "One that encrypts is named by grpcs://"),
+    ],
+)
+def test_a_connection_that_fails_says_what_to_do(
+    server: str, message: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = refused(TurndockError("UNAVAILABLE", message), server)
+    assert ended.exit_code == 4
+    assert advice in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_export_is_named(place: Path) -> None:
+    (place / "chat.json").write_text("[")
+    ended = run("sessions", "import", "chat.json")
+    assert ended.exit_code == 2
+    assert "chat.json: line 1: is not JSON" in ended.output
+    assert "turndock sessions export SESSION -o FILE" in ended.output
+
+
+def test_an_id_is_not_broken_where_others_can_give_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    run_id = "01a22f0b-7fd1-7a58-a313-7039a6e7525b"
+    output.say_table(("RUN", "PROMPT"), [(run_id, "many words " * 8)])
+    assert f"{run_id}  many words" in capsys.readouterr().out
+    output.say_table(("SESSION", "AGENT"), [("s" * 100, "ann")])
+    assert "ann" in capsys.readouterr().out

@@ -377,3 +377,22 @@ def test_a_plug_in_that_does_not_answer_matters_if_it_is_needed(values: dict[str
     finding = only(docking.plugins(settings(plugins={"p": {"endpoint": "unix:nobody.sock"}}, **values)))
     assert finding.level is level
     assert "does not answer" in finding.what
+
+
+def test_where_snapshots_go_is_said() -> None:
+    assert list(storage.snapshots(settings())) == []
+    kept = only(storage.snapshots(settings(persistence={"kind": "store"})))
+    assert (kept.level, kept.what) == (Level.OK, "snapshots are kept beside the sessions")
+    assert only(storage.snapshots(settings(persistence={"kind": "memory"}))).level is Level.WARNING
+
+
+def test_a_file_of_prices_must_be_one(place: Path) -> None:
+    path = place / "prices.toml"
+    configured = settings(pricing={"path": str(path)})
+    assert list(storage.prices(settings())) == []
+    assert "cannot be read" in only(storage.prices(configured)).what
+    path.write_text("nonsense = 1")
+    broken = only(storage.prices(configured))
+    assert (broken.level, "is no key of a price file" in broken.what) == (Level.ERROR, True)
+    path.write_text("[[prices]]\ninput_usd_per_million = 1\noutput_usd_per_million = 2\n")
+    assert only(storage.prices(configured)).what == f"{path} has 1 price"

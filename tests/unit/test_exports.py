@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turndock import exports
-from turndock.errors import TurndockError
+from turndock.errors import TurndockError, not_found
 from turndock.store.v1 import ExportEnd, ExportSessionResponse, RunBatch
 from turndock.types.v1 import (
     Artifact,
@@ -149,6 +149,16 @@ async def test_an_export_is_a_header_and_a_line_for_each_record() -> None:
 async def test_an_export_without_its_end_is_no_export() -> None:
     with pytest.raises(TurndockError, match="broke off"):
         [line async for line in exports.json_lines(stream(ExportSessionResponse(session=Session(id="s"))))]
+
+
+async def test_an_export_that_fails_at_once_writes_not_even_a_header() -> None:
+    async def parts() -> AsyncIterator[ExportSessionResponse]:
+        async for part in stream():
+            yield part
+        raise not_found("session", "s")
+
+    with pytest.raises(TurndockError, match="not found"):
+        await anext(exports.json_lines(parts()))
 
 
 def event(run_id: str = "run", **payload: Any) -> Event:

@@ -1,5 +1,6 @@
 """The command line `turndock`. Imports neither grpc nor sqlalchemy before a command needs them: `--help` is instant."""
 
+import os
 import sys
 
 _EXTRA = {"typer", "rich", "pydantic", "pydantic_settings", "filelock"}
@@ -7,6 +8,9 @@ _EXTRA = {"typer", "rich", "pydantic", "pydantic_settings", "filelock"}
 
 def main() -> None:
     """Run the command that the arguments name, and exit with its code. What `turndock` in a shell calls."""
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "ERROR"
+    )  # else its remarks on each lost handshake stand among ours
     try:
         from turndock_server.cli.root import app
 

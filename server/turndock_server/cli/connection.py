@@ -180,8 +180,9 @@ def refused(error: "TurndockError", server: str) -> typer.Exit:
     from turndock.errors import REASONS, Code
 
     if error.reason == "UNAVAILABLE":
-        typer.echo(f"turndock: no server answers at {safe(server)}", err=True)
-        typer.echo("  `turndock serve` starts one; --server or TURNDOCK_SERVER names another.", err=True)
+        problem, remedy = _why_nobody(error.message, server)
+        typer.echo(f"turndock: {problem} {safe(server)}", err=True)
+        typer.echo(f"  {remedy}", err=True)
         return typer.Exit(Exit.UNREACHABLE)
     if error.wire_code is None and error.code is Code.INVALID_ARGUMENT:
         return fail(error.message, code=Exit.USAGE)
@@ -189,6 +190,21 @@ def refused(error: "TurndockError", server: str) -> typer.Exit:
     return fail(
         f"{error.message} ({error.reason})", _ADVICE.get(error.reason) or (info.advice if info else "")
     )
+
+
+def _why_nobody(message: str, server: str) -> tuple[str, str]:
+    """What is wrong with a connection and what to do, as far as gRPC's words tell."""
+    if any(words in message for words in ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification", "Peer name")):
+        remedy = (
+            "--tls-ca or TURNDOCK_TLS_CA names the authority to trust; the certificate names its addresses."
+        )
+        return "the certificate is not trusted, or is not for", remedy
+    if "WRONG_VERSION_NUMBER" in message:
+        return "nothing is encrypted at", "Leave out grpcs:// and --tls-ca, if that is meant."
+    remedy = "`turndock serve` starts one; --server or TURNDOCK_SERVER names another."
+    if "refused" not in message and not server.startswith(("grpcs://", "unix:")):
+        remedy += " One that encrypts is named by grpcs://."
+    return "no server answers at", remedy
 
 
 _ADVICE: dict[str, Any] = {
@@ -199,5 +215,10 @@ _ADVICE: dict[str, Any] = {
     "starts one.",
     "SESSION_NOT_FOUND": "`turndock sessions list` shows those there are.",
     "RUN_NOT_FOUND": "`turndock runs list AGENT` shows those there are.",
+    "APPROVAL_NOT_FOUND": "`turndock approvals list` shows what waits for a decision.",
+    "NOT_FOUND": "`turndock artifacts list` shows those there are.",
+    "FENCED": "An agent is at work with it: `turndock agents stop NAME` first.",
+    "SEQUENCE_IN_FUTURE": "`turndock sessions show SESSION` says how long the log is.",
+    "PERMISSION_DENIED": "TURNDOCK_TOKEN or --token-file holds the token; `turndock tokens create` makes one that may.",
 }
 """What to do next, where the command line has a better word than the protocol."""

@@ -57,17 +57,25 @@ def say_json_line(data: Any) -> None:
     sys.stdout.flush()
 
 
+_IDS = frozenset({"RUN", "SESSION", "APPROVAL", "ID"})
+"""Columns of what people copy into the next command."""
+_ID_LENGTH = 40
+"""Longest id that Turndock makes, rounded up. Others make longer ones, which may not push everything else away."""
+
+
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows below a headline. What goes to a file or a pipe is never cut."""
+    """Print rows below a headline. What goes to a file or a pipe is never broken; on a terminal ids are the last to."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(safe(str(cell))) for cell in row))
+    lines = [[safe(str(cell)) for cell in row] for row in rows]
+    for place, column in enumerate(columns):
+        is_id = column in _IDS and all(len(line[place]) <= _ID_LENGTH for line in lines)
+        table.add_column(column, overflow="fold", no_wrap=is_id)
+    for line in lines:
+        table.add_row(*map(Text, line))
     width = None if sys.stdout.isatty() else 10_000
     Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False).print(table)
 

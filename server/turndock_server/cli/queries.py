@@ -99,7 +99,7 @@ async def search(
             request.page.CopyFrom(Page(cursor=answer.next_cursor))
 
     say_rows(await first(pages(), limit), SESSION_COLUMNS, session_row, as_json=as_json)
-    hint(f"{total} sessions match")
+    hint("1 session matches" if total == 1 else f"{total} sessions match")
 
 
 @sessions.app.command("stats")
@@ -179,9 +179,8 @@ async def _say_costs(host: Connection, request: "GetCostSummaryRequest", *, as_j
     say_table(COST_COLUMNS, cost_rows(answer))
     if answer.unmapped_runs:
         say()
-        say(
-            f"{answer.unmapped_runs} runs have tokens, but neither a cost nor a price: they are not in the sums."
-        )
+        runs = "1 run has" if answer.unmapped_runs == 1 else f"{answer.unmapped_runs} runs have"
+        say(f"{runs} tokens, but neither a cost nor a price: not in the sums.")
 
 
 def _prices(path: Path) -> "list[ModelPrice]":

@@ -13,7 +13,9 @@ from turndock_server.cli.output import first, say, say_facts, say_json, say_rows
 if TYPE_CHECKING:
     from turndock.types.v1 import Session
 
-app = typer.Typer(no_args_is_help=True, help="List, look at and delete sessions.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, search, look at, fork, export, import and delete sessions."
+)
 
 
 class Status(StrEnum):

@@ -56,6 +56,9 @@ def create(
     from turndock_server.access.principal import Role
     from turndock_server.access.tokens import create as make
 
+    if scope is None and role != "admin":
+        problem = f"a token of the role {role} needs a scope: only admin is good for all of them"
+        raise fail(problem, "Name it with --scope TENANT.", code=Exit.USAGE)
     path = _path(file, config)
     expires_at = None if expires_days is None else int(time.time()) + expires_days * _DAY_S
     try:

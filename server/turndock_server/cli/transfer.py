@@ -90,10 +90,15 @@ async def import_(
 
     An import that broke off can be made again.
     """
+    from turndock.errors import TurndockError
     from turndock.exports.importing import check, import_session, read_lines
 
     with _opened(file) as source:
-        check(read_lines(_lines(source, file)))
+        try:
+            check(read_lines(_lines(source, file)))
+        except TurndockError as error:
+            remedy = "What can be imported is what `turndock sessions export SESSION -o FILE` writes."
+            raise fail(f"{file}: {error.message}", remedy, code=Exit.USAGE) from None
         source.seek(0)
         imported = await import_session(
             read_lines(_lines(source, file)),

@@ -468,9 +468,15 @@ class Settings(BaseSettings):
         return frozenset(marked | {name for name in stores if name})
 
     @property
+    def credentials(self) -> list[str]:
+        """What callers may prove who they are with; empty = they do not have to."""
+        kinds = {"token": self.auth.tokens, "jwt": self.jwt.algorithms, "certificate": self.certificates}
+        return [kind for kind, value in kinds.items() if value]
+
+    @property
     def authenticates(self) -> bool:
         """Whether callers have to say who they are."""
-        return bool(self.auth.tokens is not None or self.jwt.algorithms or self.certificates)
+        return bool(self.credentials)
 
     def references(self) -> dict[str, Reference]:
         """Every reference to a secret, by its key."""

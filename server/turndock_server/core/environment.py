@@ -55,7 +55,7 @@ class Environment:
         try:
             return self.backends[name]
         except KeyError:
-            raise invalid("definition.backend", f"{name!r} is not one of {sorted(self.backends)}") from None
+            raise invalid("definition.backend", _not_one_of(name, self.backends)) from None
 
     def behavior(self, name: str) -> Behavior | None:
         """The behavior of that name; None for no name. Raises INVALID_ARGUMENT naming those there are."""
@@ -64,4 +64,10 @@ class Environment:
         try:
             return self.behaviors[name]
         except KeyError:
-            raise invalid("definition.behavior", f"{name!r} is not one of {sorted(self.behaviors)}") from None
+            raise invalid("definition.behavior", _not_one_of(name, self.behaviors)) from None
+
+
+def _not_one_of(name: str, offered: Mapping[str, object]) -> str:
+    if not offered:
+        return f"{name!r} is unknown: the server's configuration has none"
+    return f"{name!r} is not one of {sorted(offered)}"

@@ -32,6 +32,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     storage.store_lock,
     database.database,
     storage.durability,
+    storage.snapshots,
+    storage.prices,
     docking.backends,
     docking.models,
     docking.behaviors,

@@ -145,3 +145,30 @@ def durability(settings: Settings) -> Iterator[Finding]:
             "large payloads and artifacts are gone when the server ends, and events refer to nothing",
             'Set artifacts.kind = "files" to keep them',
         )
+
+
+def snapshots(settings: Settings) -> Iterator[Finding]:
+    """Where agents' snapshots go, if they go anywhere. (A plug-in is asked with the others.)"""
+    kind = settings.persistence.kind
+    if kind == "memory":
+        what = "snapshots are gone with the process"
+        yield Finding(Level.WARNING, "persistence.kind", what, 'Set persistence.kind = "store" to keep them')
+    elif kind != "none":
+        where = "beside the sessions" if kind == "store" else f"in {kind}"
+        yield Finding(Level.OK, "persistence.kind", f"snapshots are kept {where}")
+
+
+def prices(settings: Settings) -> Iterator[Finding]:
+    """The file of prices can be read, without which the server would not start."""
+    path = settings.pricing.path
+    if path is None:
+        return
+    from turndock_server.stores.price_file import read_prices
+
+    try:
+        count = len(read_prices(path))
+    except TurndockError as error:
+        mend = "Mend the file, or leave pricing.path out: docs/guides/usage-and-cost.md shows one"
+        yield Finding(Level.ERROR, "pricing.path", error.message, mend)
+    else:
+        yield Finding(Level.OK, "pricing.path", f"{path} has {count} {'price' if count == 1 else 'prices'}")

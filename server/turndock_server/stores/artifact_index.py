@@ -86,7 +86,7 @@ class ArtifactIndex:
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                raise TurndockError("STORAGE_BUSY", "another store has opened this folder") from error
+                raise TurndockError("STORAGE_BUSY", f"another server has {self._path.parent}") from error
             raise
         self._connection = connection
 

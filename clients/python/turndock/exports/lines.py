@@ -52,11 +52,13 @@ _MAX_DEPTH: Final = 100
 async def json_lines(parts: AsyncIterable[ExportSessionResponse]) -> AsyncIterator[str]:
     """An export as lines without line breaks, the header first. Raises what the export raises.
 
-    An export without its end is incomplete: CANCELLED.
+    An export without its end is incomplete: CANCELLED. One that fails at once yields nothing, not even the header.
     """
-    yield HEADER
-    is_whole = False
+    has_begun = is_whole = False
     async for part in parts:
+        if not has_begun:
+            yield HEADER
+            has_begun = True
         for record in records_of(part):
             yield to_line(record)
         is_whole = part.HasField("end")

@@ -1662,6 +1662,9 @@ class GetServerInfoResponse(_message.Message):
     HOST_ID_FIELD_NUMBER: _builtins.int
     LIVE_AGENTS_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
+    SERVICES_FIELD_NUMBER: _builtins.int
+    AGENT_PERSISTENCE_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the server."""
     session_store: _builtins.str
@@ -1674,6 +1677,8 @@ class GetServerInfoResponse(_message.Message):
     """Random name of this server process."""
     live_agents: _builtins.int
     """Agents in memory; for credentials of one scope, those of that scope."""
+    agent_persistence: _builtins.str
+    """What keeps snapshots of agents, for people: `none`, `store`, `memory`, `plugin:<name>`."""
     @_builtins.property
     def limits(self) -> _types_pb2.Limits:
         """The sizes it accepts."""
@@ -1694,6 +1699,14 @@ class GetServerInfoResponse(_message.Message):
     def scope(self) -> _types_pb2.Scope:
         """The scope the caller acts in: what its requests to `store.v1` must name. Unset = the unscoped partition."""
 
+    @_builtins.property
+    def services(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Full names of the services it offers, without health and reflection: `turndock.store.v1.Query`, …"""
+
+    @_builtins.property
+    def credentials(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What a caller may prove with who it is, for people: `token`, `jwt`, `certificate`. Empty = nobody is asked."""
+
     def __init__(
         self,
         *,
@@ -1708,10 +1721,13 @@ class GetServerInfoResponse(_message.Message):
         host_id: _builtins.str = ...,
         live_agents: _builtins.int = ...,
         scope: _types_pb2.Scope | None = ...,
+        services: _abc.Iterable[_builtins.str] | None = ...,
+        agent_persistence: _builtins.str = ...,
+        credentials: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_store", b"artifact_store", "backends", b"backends", "behaviors", b"behaviors", "host_id", b"host_id", "limits", b"limits", "live_agents", b"live_agents", "plugins", b"plugins", "scope", b"scope", "session_store", b"session_store", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_persistence", b"agent_persistence", "artifact_store", b"artifact_store", "backends", b"backends", "behaviors", b"behaviors", "credentials", b"credentials", "host_id", b"host_id", "limits", b"limits", "live_agents", b"live_agents", "plugins", b"plugins", "scope", b"scope", "services", b"services", "session_store", b"session_store", "started_at_us", b"started_at_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
