@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.hosting import Served, make_host, served
 from turndock.agent.v1 import AskRequest, GetRunRequest, StartAgentRequest, WatchRequest
+from turndock.backend.v1 import PromptRequest, Result
+from turndock.ports import TurnContext, TurnOutput
 from turndock.store.v1 import ArtifactStoreGetRequest, GetEventsRequest
 from turndock.store.v1.session_store_pb2_grpc import SessionStoreStub
-from turndock.types.v1 import AgentDefinition, Cursor, Event
+from turndock.types.v1 import AgentDefinition, Cursor, Event, EventType, Failure, MessageStreamed
+from turndock_server.backends.echo import EchoBackend
 from turndock_server.backends.scripted import ScriptedBackend
 from turndock_server.observability import Redactor
 from turndock_server.stores.memory import MemorySessionStore
@@ -82,6 +87,38 @@ async def test_E_05_a_payload_that_is_kept_elsewhere_is_redacted_too() -> None:
     assert event.message_streamed.text.startswith("[REDACTED] xxx")
     assert json.loads(event.metadata_json)["turndock.redacted"] == 1
     assert SECRET.encode() not in kept
+
+
+SAID = f"password={SECRET} ok"
+ENDS: dict[str, dict[str, Any]] = {
+    "a failure": {"fail": {"reason": "odd", "message": SAID, "details_json": json.dumps({"a": SAID})}},
+    "a crash": {"raise": SAID},
+    "a result with data": {"result": {"text": "done", "data_json": json.dumps({"a": SAID})}},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_E_05_what_is_told_of_a_turns_end_is_redacted_like_the_log(end: str) -> None:
+    class Ending(EchoBackend):
+        """Says a secret under a type that carries none, and ends as the case wants."""
+
+        async def prompt(self, request: PromptRequest, turn: TurnContext) -> AsyncIterator[TurnOutput]:
+            yield Event(type=EventType.EVENT_TYPE_TURN_COMPLETED, message_streamed=MessageStreamed(text=SAID))
+            for kind, fields in ENDS[end].items():
+                if kind == "raise":
+                    raise RuntimeError(fields)
+                yield Failure(**fields) if kind == "fail" else Result(**fields)
+
+    host = make_host(MemorySessionStore(), {"ending": Ending()}, redactor=Redactor())
+    async with served(host) as server:
+        definition = AgentDefinition(agent_name="ann", backend="ending")
+        await server.stub.StartAgent(StartAgentRequest(definition=definition))
+        answer = await server.stub.Ask(AskRequest(agent_name="ann", request_id="r", prompt="hello"))
+        stored = await server.stub.GetRun(GetRunRequest(agent_name="ann", run_id="r", with_events=True))
+        live = await watched(server, answer.run.session_id)
+    told = [each.SerializeToString() for each in (answer, stored, *live)]
+    assert b"[REDACTED] ok" in told[0]
+    assert not [each for each in told if SECRET.encode() in each]
 
 
 async def test_E_05_off_by_default() -> None:

@@ -162,12 +162,13 @@ async def test_a_call_whose_caller_hung_up_keeps_its_place_until_it_is_carried_o
         begun.set()
         await goes_on.wait()
 
+    make: Any = grpc.unary_unary_rpc_method_handler
+
     class Details(grpc.HandlerCallDetails):
         method, invocation_metadata = "/turndock.agent.v1.AgentHost/ForkSession", ()
 
     async def found(_: Any) -> Any:
-        served: Any = grpc.unary_unary_rpc_method_handler(work)
-        return served
+        return make(work)
 
     handler: Any = await CallerInterceptor(None, limits).intercept_service(found, Details())
     call = asyncio.create_task(handler.unary_unary(None, None))

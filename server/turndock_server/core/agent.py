@@ -23,6 +23,7 @@ from turndock_server.core import (
     parking,
     pre_turn,
     recovery,
+    redaction,
     terminals,
     transcript,
     turns,
@@ -216,7 +217,7 @@ class Agent(AgentState):
         """End a run whose turn does not take place: no backend, no decision, no post_turn."""
         if verdict.halt:
             self._decisions.halt(failure.message, run.id)
-        ended = transcript.refused_run(run, failure)
+        ended = redaction.told_of(transcript.refused_run(run, failure), None, self._env.journal.redacted)
         await self._decisions.post_run()
         if self._parked is not None:
             parking.taken_out(self.session)

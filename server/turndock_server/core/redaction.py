@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from turndock import jsontext
-from turndock.types.v1 import Event, EventType
+from turndock import events, jsontext
+from turndock.types.v1 import ErrorOccurred, Event, EventType, Response, Run
 
 REDACTED: Final = "turndock.redacted"
 """Key in an event's metadata: how many secrets were taken out."""
@@ -39,6 +40,24 @@ NOT_SCANNED: Final[frozenset[int]] = frozenset(
     )
 )
 """Types that record what the host or a counter did; none of them carries what a model or a tool said."""
+
+_SCANNED: Final = frozenset(
+    (
+        "custom",
+        "error_occurred",
+        "message_received",
+        "message_sent",
+        "message_streamed",
+        "policy_violation",
+        "run_failed",
+        "tool_approval_decided",
+        "tool_approval_requested",
+        "tool_call_completed",
+        "tool_call_failed",
+        "tool_call_started",
+    )
+)
+"""What does carry it, also in an event whose type says that it carries something else."""
 
 IDENTIFIERS: Final = frozenset(
     (
@@ -71,6 +90,21 @@ class TextRedactor(Protocol):
         ...
 
 
+def told_of(run: Run, answer: Response | None, redacted: Callable[[Event], Event]) -> Run:
+    """The run, with the secrets taken out of what is told of it beside its events, and out of its answer, in place."""
+    if run.HasField("failure"):
+        failed = Event(
+            type=EventType.EVENT_TYPE_ERROR_OCCURRED, error_occurred=ErrorOccurred(failure=run.failure)
+        )
+        run.failure.CopyFrom(redacted(failed).error_occurred.failure)
+    if answer is not None:
+        answer.text = redacted(events.text(answer.text)).message_streamed.text
+        answer.data_json = redacted(
+            Event(type=EventType.EVENT_TYPE_CUSTOM, data_json=answer.data_json)
+        ).data_json
+    return run
+
+
 class EventRedactor:
     """Takes secrets out of an event's payload and data. Metadata is the writer's own and stays."""
 
@@ -80,11 +114,11 @@ class EventRedactor:
 
     def __call__(self, event: Event) -> tuple[Event, int]:
         """The event without its secrets, marked with their number, and that number; the event itself if it has none."""
-        if event.type in NOT_SCANNED:
+        payload = event.WhichOneof("payload")
+        if event.type in NOT_SCANNED and payload not in _SCANNED:
             return event, 0
         redacted = Event()
         redacted.CopyFrom(event)
-        payload = redacted.WhichOneof("payload")
         found = self._message(getattr(redacted, payload)) if payload is not None else 0
         redacted.data_json, in_data = self._json(redacted.data_json)
         found += in_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turndock.types.v1 import Response, Run, RunStatus
-from turndock_server.core import accounts, history, transcript
+from turndock_server.core import accounts, history, redaction, transcript
 from turndock_server.core.conduct import Conduct
 from turndock_server.core.environment import Environment
 from turndock_server.core.feed import AgentKey
@@ -32,8 +32,8 @@ async def write(place: Place, run: Run, outcome: Outcome, turn: Turn | None) -> 
     if outcome.said_terminal:
         await conduct.observe(run, closing[-1:])
     response = transcript.response(outcome, closing[-1], turn)
+    redaction.told_of(ended, response, env.journal.redacted)
     if response is not None:
-        response.text = env.redact_text(response.text)
         ended.response.CopyFrom(transcript.without_events(response))
     accounts.book(writer.session.agent, run, outcome)
     stored = await writer.flush(ended, [*outcome.pending, *closing], expected=RunStatus.RUN_STATUS_RUNNING)
