@@ -99,7 +99,7 @@ async def search(
             request.page.CopyFrom(Page(cursor=answer.next_cursor))
 
     say_rows(await first(pages(), limit), SESSION_COLUMNS, session_row, as_json=as_json)
-    hint("1 session matches" if total == 1 else f"{total} sessions match")
+    hint(f"Matching sessions: {total}")
 
 
 @sessions.app.command("stats")
