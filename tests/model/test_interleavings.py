@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 
 from support.hosting import make_host
 from support.scripted_agent import HALT, ScriptedAgent, chain, state_of
@@ -253,7 +253,9 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(limited())
 
 
-@settings(max_examples=150)
+# A scenario is 0.2 s of work, and a machine may be five times as busy. A seed is not simpler for being smaller, and to
+# look for one would take the time in which the failure is to be told.
+@settings(max_examples=60, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 2**32))
 def test_nothing_acknowledged_is_lost_and_nothing_happens_twice(seed: int) -> None:
     run(scenario(seed))

@@ -386,8 +386,6 @@ class Roster:
             log.info("the claim of %s could not be given up: %s", key.session_id, error)
             return True
 
-    # --- Callers that wait ---------------------------------------------------------------------------------------
-
     # --- Deliveries ----------------------------------------------------------------------------------------------
 
     async def _on_ticket(self, ticket: Ticket) -> None:
