@@ -54,14 +54,17 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 @asynccontextmanager
-async def process(*arguments: str) -> AsyncGenerator[str]:
-    """A Python program that prints `READY <something>` once it serves; ended with the context."""
+async def process(*arguments: str, own_group: bool = True) -> AsyncGenerator[str]:
+    """A Python program that prints `READY <something>` once it serves; ended with the context.
+
+    Without a group of its own it ends with whoever ends this program's.
+    """
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(HERE.parent)},
-        start_new_session=True,
+        start_new_session=own_group,
     )
     assert child.stdout is not None
     try:
@@ -74,7 +77,10 @@ async def process(*arguments: str) -> AsyncGenerator[str]:
     finally:
         # The whole group: a relay has a backend of its own.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
+            if own_group:
+                os.killpg(child.pid, signal.SIGTERM)
+            else:
+                child.terminate()
         await child.wait()
 
 

@@ -82,7 +82,7 @@ async def main(kind: str) -> None:
     async with AsyncExitStack() as stack:
         # Told where to listen as a host would tell it, so that it ends with this process, however that ends.
         os.environ[ENDPOINT_VARIABLE] = "127.0.0.1:0"
-        address = await stack.enter_async_context(process(str(HERE / "load_backend.py")))
+        address = await stack.enter_async_context(process(str(HERE / "load_backend.py"), own_group=False))
         channel = wire.connect(address)
         description = await RemotePlugin(channel).describe(DescribeRequest())
         backend = RemoteBackend(channel, description.contracts[0].capabilities)
