@@ -116,7 +116,10 @@ async def delete(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a session for good, with its runs and its log. One that is not there is fine; stop its agent first."""
+    """Delete a session for good, with its runs and its log; one that is not there is fine.
+
+    Its agent goes with it if it is at rest. One that is in the server's memory has to be stopped first.
+    """
     from turndock.store.v1 import DeleteSessionRequest
 
     if not yes:
