@@ -22,6 +22,7 @@ from turndock.types.v1 import (
     AgentPhase,
     ApprovalDecision,
     BackendSession,
+    Cursor,
     Event,
     RunStatus,
     ToolApprovalDecided,
@@ -295,6 +296,18 @@ async def test_the_first_of_many_answers_wins(host: Harness, script: Script) -> 
     (decided,) = decisions(await host.log())
     losers = [outcome for outcome in outcomes if isinstance(outcome, TurndockError)]
     assert {loser.metadata["decision"] for loser in losers} == {decided[1]}
+    assert (await host.ended(run)).status == RunStatus.RUN_STATUS_COMPLETED
+
+
+@pytest.mark.parametrize("script", [ASKS, PARKS], ids=["open", "parked"])
+async def test_who_answers_as_soon_as_a_request_is_in_the_log_is_heard(host: Harness, script: Script) -> None:
+    session_id = (await host.start(script, GOES_ON)).agent.session_id
+    async with host.watching(Cursor(session_id=session_id)) as frames:
+        run = await host.tell("go")
+        async for frame in frames:
+            if any(event.HasField("tool_approval_requested") for event in frame.batch.events):
+                break
+        await host.resolve(approve("a1"))
     assert (await host.ended(run)).status == RunStatus.RUN_STATUS_COMPLETED
 
 

@@ -8,7 +8,8 @@ gone with it, or with a parked turn, whose row keeps it over every restart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,13 @@ class Desk:
             raise
         outcome.open_approvals = await self.close()
         return outcome
+
+    @asynccontextmanager
+    async def parking(self, run: Run) -> AsyncGenerator[None]:
+        """While the turn of this run is being parked nobody decides; then what its row says waits."""
+        async with self._lock:
+            yield
+            self.hold(run)
 
     def hold(self, run: Run) -> None:
         """The turn of this run is parked: what its row says waits."""

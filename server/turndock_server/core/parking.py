@@ -100,26 +100,27 @@ async def park(run: Run, prompt: str, outcome: Outcome, place: Place, *, not_beg
         active_us=outcome.active_us,
         not_begun=not_begun,
     )
-    for each in judged:
-        asked_id = each.call.approval_id
-        if each.decided is not None:
-            parked.approvals.append(
-                ParkedApproval(request=each.call, asked_id=asked_id, decision=each.decided)
-            )
-            continue
-        event = await desk.record(run, each.call)
-        parked.approvals.append(ParkedApproval(request=event.tool_approval_requested, asked_id=asked_id))
-    parked.coverage.CopyFrom(capture.coverage())
-    settle_wake(parked)
-    session = writer.session
-    session.agent.backend_session.CopyFrom(outcome.session)
-    session.agent.parked.CopyFrom(parked)
-    if not is_decided(session):
-        session.status = SessionStatus.SESSION_STATUS_PAUSED
-    changed = SessionChanged(reason="approvals_pending")
-    paused = transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_PAUSED, changed)
-    await writer.flush(run, [paused], expected=RunStatus.RUN_STATUS_RUNNING)
-    desk.hold(run)
+    # Whoever has seen a request in the log may answer at once, and is let in when the turn is parked.
+    async with desk.parking(run):
+        for each in judged:
+            asked_id = each.call.approval_id
+            if each.decided is not None:
+                parked.approvals.append(
+                    ParkedApproval(request=each.call, asked_id=asked_id, decision=each.decided)
+                )
+                continue
+            event = await desk.record(run, each.call)
+            parked.approvals.append(ParkedApproval(request=event.tool_approval_requested, asked_id=asked_id))
+        parked.coverage.CopyFrom(capture.coverage())
+        settle_wake(parked)
+        session = writer.session
+        session.agent.backend_session.CopyFrom(outcome.session)
+        session.agent.parked.CopyFrom(parked)
+        if not is_decided(session):
+            session.status = SessionStatus.SESSION_STATUS_PAUSED
+        changed = SessionChanged(reason="approvals_pending")
+        paused = transcript.session_event(session.id, EventType.EVENT_TYPE_SESSION_PAUSED, changed)
+        await writer.flush(run, [paused], expected=RunStatus.RUN_STATUS_RUNNING)
     return True
 
 
