@@ -16,8 +16,10 @@ import grpc
 import grpc.aio
 
 from turndock import wire
+from turndock.agent.v1 import GetServerInfoRequest
 from turndock.agent.v1.agent_host_pb2_grpc import AgentHostStub
 from turndock.errors import Code, TurndockError, invalid
+from turndock.types.v1 import Scope
 
 DEFAULT_ENDPOINT: Final = "127.0.0.1:7420"
 """Where a server listens unless it is told otherwise."""
@@ -70,6 +72,8 @@ class HostCalls:
         self.metadata = _metadata(token, scope)
         self.channel = wire.connect(where, credentials=credentials)
         self.stub = AgentHostStub(self.channel)
+        self._scope: Scope | None = None
+        self._scope_is_known = False
 
     async def call(
         self,
@@ -104,6 +108,14 @@ class HostCalls:
     ) -> Response:
         """Make a call that waits for no turn. Raises as `call`."""
         return await self.call(method, request, timeout=self.timeout)
+
+    async def own_scope(self) -> Scope | None:
+        """The scope that requests to the server's stores must name; asked for once. Raises as `call`."""
+        if not self._scope_is_known:
+            info = await self.quick(self.stub.GetServerInfo, GetServerInfoRequest())
+            self._scope = info.scope if info.HasField("scope") else None
+            self._scope_is_known = True
+        return self._scope
 
 
 def read_token(path: Path) -> str:

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from turndock import wire
-from turndock.agent.v1 import GetServerInfoRequest
 from turndock.client.host import HostCalls, unreachable
 from turndock.client.streams import ResumedStream
 from turndock.errors import Code, TurndockError
 from turndock.remote import RemoteArtifactStore
 from turndock.store.v1 import ArtifactStoreGetRequest
-from turndock.types.v1 import Event, Scope
+from turndock.types.v1 import Event
 
 _log = logging.getLogger("turndock.client")
 
@@ -25,8 +24,6 @@ class Payloads:
     def __init__(self, host: HostCalls) -> None:
         self._host = host
         self._artifacts = RemoteArtifactStore(host.channel, metadata=host.metadata, unavailable="UNAVAILABLE")
-        self._scope: Scope | None = None
-        self._scope_is_known = False
 
     async def put_back(self, events: Iterable[Event], stream: ResumedStream[Any]) -> bool:
         """Make whole, in place, what was offloaded. False if the server was lost meanwhile: `stream` comes back.
@@ -64,16 +61,8 @@ class Payloads:
         event.CopyFrom(whole)
 
     async def _read(self, key: str) -> bytes:
-        answer = self._artifacts.get(ArtifactStoreGetRequest(scope=await self._own_scope(), key=key))
+        answer = self._artifacts.get(ArtifactStoreGetRequest(scope=await self._host.own_scope(), key=key))
         try:
             return b"".join([part.chunk async for part in answer])
         finally:
             await wire.close_stream(answer)
-
-    async def _own_scope(self) -> Scope | None:
-        """The scope that requests to the server's stores must name."""
-        if not self._scope_is_known:
-            info = await self._host.quick(self._host.stub.GetServerInfo, GetServerInfoRequest())
-            self._scope = info.scope if info.HasField("scope") else None
-            self._scope_is_known = True
-        return self._scope
